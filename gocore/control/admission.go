@@ -33,6 +33,7 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if isGuest {
 		turn := &shaking{guest: g, limit: a.limit}
 		defer turn.end()
+		turn.begin()
 		raw = turn
 	}
 	secure, shown, err := a.credentials.Accept(raw)

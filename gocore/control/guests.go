@@ -1,6 +1,7 @@
 package control
 
 import (
+	"container/list"
 	"maps"
 	"net"
 	"net/netip"
@@ -23,12 +24,37 @@ type guests struct {
 	turns   *turnstile
 
 	mu        sync.Mutex
-	all       map[*guest]struct{}
+	all       *list.List               // of *guest; the one that was idle longest is the first
 	callers   map[transport.ID]*caller // engines that have made a call on a connection that is there
-	strangers int                      // guests without a caller
+	silent    census                   // silent guests of each host
+	strangers census                   // guests without a caller, of each network
 	received  int                      // bytes of messages that are not there as a whole
-	acts      uint64                   // counts the acts of guests, to find the one that was idle longest
 	closing   bool
+}
+
+// census counts by the place that guests came from. A flood asks it for each connection, so it is kept instead of made.
+type census struct {
+	at  map[string]int
+	all int
+}
+
+func newCensus() census { return census{at: map[string]int{}} }
+
+func (c *census) add(place string, n int) {
+	c.all += n
+	if c.at[place] += n; c.at[place] == 0 {
+		delete(c.at, place)
+	}
+}
+
+// most returns the place with most of them.
+func (c *census) most() (place string) {
+	for each, n := range c.at {
+		if n > c.at[place] {
+			place = each
+		}
+	}
+	return place
 }
 
 // guest is one accepted connection.
@@ -38,16 +64,20 @@ type guest struct {
 	host      string        // that it came from
 	network   string        // of the host
 	left      chan struct{} // closed with the connection
-	spoke     atomic.Bool   // sent a byte
+	spoke     atomic.Bool   // sent a byte that was read
 	receiving atomic.Int32  // calls with a message that is not there as a whole
 	owes      atomic.Int64  // nanoseconds of its handshake's turns, until it names itself
+	came      time.Time
+	parked    *turn       // for which it waited before its handshake; nil: it did not
+	holds     atomic.Bool // the turn, until its handshake begins
 
 	// Under guests.mu.
 	caller   *caller // nil: a stranger
 	pace     pace    // of a stranger
 	calls    int     // under way
 	received int     // bytes since a message began to arrive
-	act      uint64  // when it last did something
+	silent   bool    // counted in guests.silent: it sends nothing although it is listened to
+	place    *list.Element
 	gone     bool
 	expiry   *time.Timer // closes it at the end of its certificate; nil without an end
 }
@@ -66,8 +96,8 @@ type guestAddr struct {
 }
 
 func newGuests(o *Options) *guests {
-	return &guests{limits: o.Limits, refused: o.Refused, turns: newTurnstile(), all: map[*guest]struct{}{},
-		callers: map[transport.ID]*caller{}}
+	return &guests{limits: o.Limits, refused: o.Refused, turns: newTurnstile(o.Limits.Connections), all: list.New(),
+		callers: map[transport.ID]*caller{}, silent: newCensus(), strangers: newCensus()}
 }
 
 // door is a listener that counts its connections as guests.
@@ -76,17 +106,19 @@ type door struct {
 	guests *guests
 }
 
-// Accept returns the next connection for which there is room, or can be made.
+// Accept returns the next connection for which there is room, or can be made, and that need not wait for its turn.
 func (d door) Accept() (net.Conn, error) {
 	for {
 		conn, err := d.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if g := d.guests.admit(conn); g != nil {
+		switch g := d.guests.admit(conn); {
+		case g == nil:
+			conn.Close()
+		case !d.guests.park(g):
 			return g, nil
 		}
-		conn.Close()
 	}
 }
 
@@ -96,7 +128,8 @@ func (s *guests) admit(conn net.Conn) *guest {
 	if err != nil {
 		host = conn.RemoteAddr().String()
 	}
-	g := &guest{Conn: conn, of: s, host: host, network: networkOf(host), left: make(chan struct{})}
+	g := &guest{Conn: conn, of: s, host: host, network: networkOf(host), left: make(chan struct{}),
+		came: time.Now()}
 	s.mu.Lock()
 	leaves, full := s.makeRoom(host)
 	if s.closing || (full && leaves == nil) {
@@ -106,47 +139,60 @@ func (s *guests) admit(conn net.Conn) *guest {
 		}
 		return nil
 	}
-	s.all[g] = struct{}{}
-	s.strangers++
-	s.moved(g)
+	g.place = s.all.PushBack(g)
+	s.strangers.add(g.network, 1)
+	s.setSilent(g, true)
 	s.mu.Unlock()
 	s.drop(leaves, "its place was needed: silent, without a call, or idle for longest")
 	return g
 }
 
-// makeRoom chooses the connection that leaves for a new one of a host, nil for none. The caller holds mu.
+// makeRoom chooses the connection that leaves for a new one of a host, nil for none. The network that most strangers
+// came from makes room for newcomers, so that a flood closes its own connections and not those of other hosts. The
+// caller holds mu.
 func (s *guests) makeRoom(host string) (leaves *guest, full bool) {
-	silent := 0
-	for g := range s.all {
-		if g.host == host && !g.spoke.Load() {
-			silent++
-		}
-	}
 	switch {
-	case silent >= s.limits.SilentPerHost:
-		return s.idlest(func(g *guest) bool { return g.host == host && !g.spoke.Load() }), true
-	case s.strangers >= s.limits.Strangers:
-		crowd := s.crowd()
+	case s.silent.at[host] >= s.limits.SilentPerHost:
+		return s.idlest(func(g *guest) bool { return g.host == host && g.silent }), true
+	case s.strangers.all >= s.limits.Strangers:
+		crowd := s.strangers.most()
 		return s.idlest(func(g *guest) bool { return g.caller == nil && g.network == crowd }), true
-	case len(s.all) >= s.limits.Connections:
+	case s.all.Len() >= s.limits.Connections:
 		return s.idlest(func(*guest) bool { return true }), true
 	}
 	return nil, false
 }
 
-// crowd returns the network that most strangers came from. It makes room for newcomers, so that a flood closes its own
-// connections and not those of other hosts. The caller holds mu.
-func (s *guests) crowd() (network string) {
-	strangers := map[string]int{}
-	for g := range s.all {
-		if g.caller == nil {
-			strangers[g.network]++
-			if strangers[g.network] > strangers[network] {
-				network = g.network
-			}
-		}
+// setSilent counts a guest among the silent ones, or no more. The caller holds mu.
+func (s *guests) setSilent(g *guest, silent bool) {
+	if g.silent == silent || g.gone {
+		return
 	}
-	return network
+	g.silent = silent
+	if silent {
+		s.silent.add(g.host, 1)
+	} else {
+		s.silent.add(g.host, -1)
+	}
+}
+
+// listens notes that a guest is listened to: it is silent until it says a word.
+func (s *guests) listens(g *guest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setSilent(g, !g.spoke.Load())
+}
+
+// park has a guest of an indebted network wait for its turn, and reports whether it waits. It is not silent meanwhile,
+// since nobody listens.
+func (s *guests) park(g *guest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.turns.park(g) {
+		return false
+	}
+	s.setSilent(g, false)
+	return true
 }
 
 // networkOf returns a host's address, of IPv6 the 64 bits of its network. A host can give itself all the addresses of
@@ -165,18 +211,26 @@ func networkOf(host string) string {
 func (s *guests) idlest(among func(*guest) bool) (found *guest) {
 	rank := func(g *guest) int {
 		switch {
-		case !g.spoke.Load():
+		case g.silent:
 			return 0
 		case g.caller == nil:
 			return 1
 		}
 		return 2
 	}
-	for g := range s.all {
-		if g.gone || (g.calls > 0 && g.caller != nil) || !among(g) {
+	best := 2
+	switch {
+	case s.silent.all > 0:
+		best = 0
+	case s.strangers.all > 0:
+		best = 1
+	}
+	for at := s.all.Front(); at != nil && (found == nil || rank(found) > best); at = at.Next() {
+		g := at.Value.(*guest)
+		if (g.calls > 0 && g.caller != nil) || !among(g) {
 			continue
 		}
-		if found == nil || rank(g) < rank(found) || (rank(g) == rank(found) && g.act < found.act) {
+		if found == nil || rank(g) < rank(found) {
 			found = g
 		}
 	}
@@ -253,7 +307,7 @@ func (g *guest) endsAt(until time.Time) {
 func (s *guests) leaveCaller(g *guest) {
 	c := g.caller
 	if c == nil {
-		s.strangers--
+		s.strangers.add(g.network, -1)
 		return
 	}
 	delete(c.guests, g)
@@ -270,10 +324,7 @@ func (s *guests) connected(id transport.ID) bool {
 }
 
 // moved notes that a guest does something. The caller holds mu.
-func (s *guests) moved(g *guest) {
-	s.acts++
-	g.act = s.acts
-}
+func (s *guests) moved(g *guest) { s.all.MoveToBack(g.place) }
 
 // begin, arrived and end follow a call: its first byte, its whole message, its end.
 func (s *guests) begin(g *guest) {
@@ -319,14 +370,10 @@ func (s *guests) receive(g *guest, n int) {
 	}
 	g.received += n
 	s.received += n
-	most := g
-	if s.received <= s.limits.Reception {
-		most = nil
-	} else {
-		for o := range s.all {
-			if !o.gone && o.received > most.received {
-				most = o
-			}
+	var most *guest
+	for at := s.all.Front(); at != nil && s.received > s.limits.Reception; at = at.Next() {
+		if o := at.Value.(*guest); most == nil || o.received > most.received {
+			most = o
 		}
 	}
 	s.mu.Unlock()
@@ -347,7 +394,7 @@ func (s *guests) charge(g *guest, n int, limit time.Duration) time.Duration {
 func (s *guests) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.all)
+	return s.all.Len()
 }
 
 // close admits nobody any more and ends the connections that never sent a byte, or all.
@@ -355,8 +402,8 @@ func (s *guests) close(all bool) {
 	s.mu.Lock()
 	s.closing = true
 	var ended []*guest
-	for g := range s.all {
-		if all || !g.spoke.Load() {
+	for at := s.all.Front(); at != nil; at = at.Next() {
+		if g := at.Value.(*guest); all || !g.spoke.Load() {
 			ended = append(ended, g)
 		}
 	}
@@ -375,6 +422,7 @@ func (g *guest) Read(p []byte) (int, error) {
 	if n > 0 {
 		if !g.spoke.Load() {
 			g.spoke.Store(true)
+			g.of.listens(g)
 		}
 		if g.receiving.Load() > 0 {
 			g.of.receive(g, n)
@@ -388,9 +436,10 @@ func (g *guest) Close() error {
 	s := g.of
 	s.mu.Lock()
 	if !g.gone {
+		s.setSilent(g, false)
 		g.gone = true
 		close(g.left)
-		delete(s.all, g)
+		s.all.Remove(g.place)
 		s.leaveCaller(g)
 		s.received -= g.received
 		g.received = 0
@@ -399,5 +448,6 @@ func (g *guest) Close() error {
 		}
 	}
 	s.mu.Unlock()
+	s.turns.abandon(g)
 	return g.Conn.Close()
 }

@@ -46,9 +46,23 @@ type from struct {
 
 func (f from) RemoteAddr() net.Addr { return f.at }
 
+// speaks has a guest send a byte.
+func (b *lobby) speaks(g *guest) {
+	g.spoke.Store(true)
+	b.listens(g)
+}
+
+// there returns the guests that are there.
+func (b *lobby) there() (list []*guest) {
+	for at := b.all.Front(); at != nil; at = at.Next() {
+		list = append(list, at.Value.(*guest))
+	}
+	return list
+}
+
 // ports lists the guests that are there.
 func (b *lobby) ports() (list []int) {
-	for g := range b.all {
+	for _, g := range b.there() {
 		_, port, _ := net.SplitHostPort(g.Conn.RemoteAddr().String())
 		n, _ := strconv.Atoi(port)
 		list = append(list, n)
@@ -63,7 +77,7 @@ func TestTheOldestSilentConnectionOfAHostLeavesFirst(t *testing.T) {
 	for port := 1; port <= 4; port++ {
 		g := b.visit("10.0.0.1", port)
 		if port == 2 {
-			g.spoke.Store(true)
+			b.speaks(g)
 		}
 	}
 	require.Equal(t, []int{1, 2, 3, 4, 9}[1:], b.ports(), "1 was the oldest of three silent ones")
@@ -74,13 +88,13 @@ func TestTheOldestStrangerLeavesFirst(t *testing.T) {
 	b := newLobby(Limits{Strangers: 2, SilentPerHost: 100})
 	for port := 1; port <= 4; port++ {
 		g := b.visit("10.0.0.1", port)
-		g.spoke.Store(true)
+		b.speaks(g)
 		if port == 1 {
 			b.identify(t, g, 1)
 		}
 	}
 	require.Equal(t, []int{1, 3, 4}, b.ports(), "an engine stays, and the oldest of three strangers leaves")
-	require.Equal(t, 2, b.strangers)
+	require.Equal(t, 2, b.strangers.all)
 }
 
 // A host that fills the table with strangers closes its own connections, and those of no other host. Of IPv6 a network
@@ -93,10 +107,10 @@ func TestStrangersMakeRoomAmongTheirOwn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newLobby(Limits{Strangers: 8})
 			for port := range 3 {
-				b.visit("10.0.0.1", port).spoke.Store(true)
+				b.speaks(b.visit("10.0.0.1", port))
 			}
 			for port := 10; port < 60; port++ {
-				b.visit(flood(port), port).spoke.Store(true)
+				b.speaks(b.visit(flood(port), port))
 			}
 			require.Equal(t, []int{0, 1, 2, 55, 56, 57, 58, 59}, b.ports())
 		})
@@ -108,16 +122,16 @@ func TestAFullTableDropsTheConnectionThatWasIdleLongest(t *testing.T) {
 	var all []*guest
 	for port := 1; port <= 3; port++ {
 		g := b.visit("10.0.0.1", port)
-		g.spoke.Store(true)
+		b.speaks(g)
 		b.identify(t, g, uint64(port))
 		all = append(all, g)
 	}
 	b.begin(all[0]) // a call under way
 	b.begin(all[1])
 	b.end(&reception{guest: all[1]}) // one that has ended after 3 came
-	b.visit("10.0.0.1", 4).spoke.Store(true)
+	b.speaks(b.visit("10.0.0.1", 4))
 	require.Equal(t, []int{1, 2, 4}, b.ports())
-	for g := range b.all {
+	for _, g := range b.there() {
 		if g.caller == nil {
 			b.identify(t, g, 4)
 		}
@@ -131,22 +145,22 @@ func TestAnEngineHasAFewConnections(t *testing.T) {
 	b := newLobby(Limits{ConnectionsPerPeer: 2})
 	for port := 1; port <= 3; port++ {
 		g := b.visit("10.0.0.1", port)
-		g.spoke.Store(true)
+		b.speaks(g)
 		require.Equal(t, port == 1, b.identify(t, g, 1))
 	}
 	require.Equal(t, []int{2, 3}, b.ports())
-	for g := range b.all {
+	for _, g := range b.there() {
 		b.begin(g)
 	}
 	busy := b.visit("10.0.0.1", 4)
-	busy.spoke.Store(true)
+	b.speaks(busy)
 	_, _, err := b.identified(busy, transport.NumberedID(1))
 	require.ErrorContains(t, err, "more than 2 connections")
 	require.True(t, b.connected(transport.NumberedID(1)))
 	b.close(true)
 	require.False(t, b.connected(transport.NumberedID(1)))
 	require.Empty(t, b.callers)
-	require.Zero(t, b.strangers+b.received)
+	require.Zero(t, b.strangers.all+b.received)
 }
 
 // The connection with the most bytes of unfinished messages leaves when all of them are more than the limit.

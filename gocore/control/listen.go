@@ -89,7 +89,7 @@ func covers(wildcard, host string) bool {
 }
 
 func bindOnce(wanted []endpoint) (listeners []net.Listener, bound []string, err error) {
-	config := net.ListenConfig{}
+	config := net.ListenConfig{KeepAlive: -1} // gRPC asks for signs of life itself
 	config.SetMultipathTCP(false)
 	chosen := "0"
 	for _, e := range wanted {

@@ -75,6 +75,9 @@ func (s *Server) Start(handler Handler) {
 			_ = s.grpc.Serve(door{listener, s.guests})
 		})
 	}
+	s.serving.Go(func() {
+		_ = s.grpc.Serve(exit{s.guests.turns.room, s.listeners[0].Addr(), s.options.HandshakeTimeout})
+	})
 }
 
 // Close stops listening at once and gives calls under way half a second, or until ctx ends. Then it cancels them and
@@ -91,6 +94,7 @@ func (s *Server) Close(ctx context.Context) error {
 	for _, listener := range s.listeners {
 		listener.Close()
 	}
+	_ = s.guests.turns.room.Close()
 	s.guests.close(false)
 	if !started {
 		return nil

@@ -20,8 +20,10 @@ import (
 //
 // A network pays for the turns of its handshakes from a token bucket, and is given them back when a guest names itself
 // by a call. One without a token waits for it: strangers take a twentieth of a processor, and invited peers that come
-// by the thousand have theirs back.
+// by the thousand have theirs back. While it owes, its new guests are parked: nothing is done for them before their
+// turn, so that they cost little more than their sockets.
 type turnstile struct {
+	room     *waitingRoom
 	mu       sync.Mutex
 	free     int
 	networks map[string]*[2][]*turn // that wait, with their stacks: not answered, and answered
@@ -46,12 +48,14 @@ const (
 type turn struct {
 	guest    *guest
 	answered bool
-	come     chan struct{} // closed by leave
+	come     chan struct{} // closed by pass; nil: the guest is parked
 }
 
-// newTurnstile gives handshakes half of the processors, and at least one.
-func newTurnstile() *turnstile {
-	return &turnstile{free: max(1, runtime.NumCPU()/2), networks: map[string]*[2][]*turn{}, debts: map[string]*debt{}}
+// newTurnstile gives handshakes half of the processors, and at least one. So many parked guests may be on their way to
+// gRPC.
+func newTurnstile(parkedMost int) *turnstile {
+	return &turnstile{room: newWaitingRoom(parkedMost), free: max(1, runtime.NumCPU()/2),
+		networks: map[string]*[2][]*turn{}, debts: map[string]*debt{}}
 }
 
 // enter waits for a turn, within a limit; every enter without an error is followed by leave. A guest that was closed
@@ -89,16 +93,35 @@ func (s *turnstile) queue(g *guest, answered bool) *turn {
 		return nil
 	}
 	w := &turn{guest: g, answered: answered, come: make(chan struct{})}
+	s.push(w)
+	return w
+}
+
+// park has a guest wait for its first turn before anything else is done for it, if its network owes. It reports whether
+// the guest waits; then it comes to the waiting room with its turn.
+func (s *turnstile) park(g *guest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.due(g.network) == 0 {
+		return false
+	}
+	g.parked = &turn{guest: g}
+	s.push(g.parked)
+	return true
+}
+
+// push lets a turn wait. The caller holds mu.
+func (s *turnstile) push(w *turn) {
+	g := w.guest
 	stacks := s.networks[g.network]
 	if stacks == nil {
 		stacks = &[2][]*turn{}
 		s.networks[g.network] = stacks
 		s.rotation = append(s.rotation, g.network)
 	}
-	stack := &stacks[index(answered)]
+	stack := &stacks[index(w.answered)]
 	*stack = append(*stack, w)
 	s.awaitPaid()
-	return w
 }
 
 func index(answered bool) int {
@@ -129,6 +152,13 @@ func (s *turnstile) forget(w *turn) bool {
 	return true
 }
 
+// abandon ends the wait of a parked guest, or passes the turn on that it has not used.
+func (s *turnstile) abandon(g *guest) {
+	if g.parked != nil && !s.forget(g.parked) && g.holds.Swap(false) {
+		s.leave()
+	}
+}
+
 // leave passes a turn on.
 func (s *turnstile) leave() {
 	s.mu.Lock()
@@ -157,7 +187,11 @@ func (s *turnstile) pass(at int) {
 	stacks := s.networks[network]
 	stack := &stacks[index(len(stacks[1]) > 0)]
 	last := len(*stack) - 1
-	close((*stack)[last].come)
+	if w := (*stack)[last]; w.come != nil {
+		close(w.come)
+	} else if w.guest.holds.Store(true); !s.room.enter(w.guest) {
+		go w.guest.Close() // which leaves the turn
+	}
 	*stack = slices.Delete(*stack, last, last+1)
 	if len(stacks[0])+len(stacks[1]) == 0 {
 		delete(s.networks, network)
@@ -224,7 +258,8 @@ func (s *turnstile) roomForDebt() bool {
 	return len(s.debts) < debtsMost
 }
 
-// shaking is a guest during its handshake, which takes turns: it holds one from each read's end to the next read.
+// shaking is a guest during its handshake, which takes turns: it holds one from each read's end to the next read. A
+// guest that was parked begins with one.
 type shaking struct {
 	*guest
 	limit    time.Duration
@@ -232,6 +267,14 @@ type shaking struct {
 	since    time.Time // it holds its turn
 	answered bool
 	over     bool // set before anybody else reads: from then on it is the guest alone
+}
+
+// begin takes over the turn for which the guest was parked. It has waited once, so it goes before those that have not.
+func (s *shaking) begin() {
+	if s.guest.holds.Swap(false) {
+		s.of.listens(s.guest)
+		s.holds, s.since, s.answered = true, time.Now(), true
+	}
 }
 
 // Read waits for the peer without a turn, and then for a turn.

@@ -25,7 +25,7 @@ func visitorFrom(network string) *guest { return &guest{network: network, left: 
 
 // turnsFor is a turnstile with n turns.
 func turnsFor(n int) *turnstile {
-	s := newTurnstile()
+	s := newTurnstile(4)
 	s.free = n
 	return s
 }

@@ -1,0 +1,94 @@
+package control
+
+import (
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// parked has guests of one host come after its network has spent its credit.
+func parked(t *testing.T, b *lobby, n int) (list []*guest) {
+	t.Helper()
+	b.turns.charge("10.0.0.9", creditMost+time.Second)
+	for port := range n {
+		g := b.visit("10.0.0.9", port)
+		require.True(t, b.park(g))
+		list = append(list, g)
+	}
+	return list
+}
+
+func TestANetworkThatOwesIsParkedUntilItHasPaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newLobby(Limits{Connections: 8, SilentPerHost: 2})
+		b.turns.free = 1
+		begun := time.Now()
+		list := parked(t, b, 4)
+		require.Len(t, b.there(), 4, "nobody listens to them, so none is silent")
+		require.False(t, b.park(b.visit("10.0.0.1", 9)), "another network does not wait")
+		require.NoError(t, list[2].Close())
+		way := exit{b.turns.room, nil, time.Hour}
+		for _, i := range []int{3, 1, 0} { // the newest first; 2 has gone
+			next, err := way.Accept()
+			require.NoError(t, err)
+			require.Same(t, list[i], next)
+			one := &shaking{guest: list[i], limit: time.Hour}
+			one.begin()
+			require.True(t, one.holds && one.answered, "it has waited for this turn")
+			require.Zero(t, b.turns.free)
+			require.Equal(t, 1, b.silent.at["10.0.0.9"], "from now on it is")
+			b.speaks(list[i])
+			one.end()
+		}
+		require.InDelta(t, payback*time.Second, time.Since(begun), float64(time.Second))
+		require.Equal(t, 1, b.turns.free)
+		require.Empty(t, b.turns.networks)
+	})
+}
+
+// The turn of a parked guest that leaves on its way to gRPC goes to the next one.
+func TestTheTurnOfAParkedGuestIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newLobby(Limits{Connections: 8})
+		b.turns.free = 1
+		list := parked(t, b, 2)
+		<-time.After(payback * 2 * time.Second)
+		synctest.Wait()
+		require.Zero(t, b.turns.free)
+		require.NoError(t, list[1].Close())
+		require.True(t, list[0].holds.Load(), "it is the next one")
+		require.NoError(t, list[0].Close())
+		require.NoError(t, list[0].Close())
+		require.Equal(t, 1, b.turns.free)
+	})
+}
+
+// A guest for which there is no room on the way to gRPC is closed, and one that was parked for too long.
+func TestTheWaitingRoomIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newLobby(Limits{Connections: 1})
+		b.turns.free = 2
+		require.True(t, b.turns.room.enter(visitor()))
+		list := parked(t, b, 1)
+		<-time.After(payback * 2 * time.Second)
+		synctest.Wait()
+		require.True(t, list[0].gone)
+		require.Equal(t, 2, b.turns.free)
+
+		b = newLobby(Limits{})
+		list = parked(t, b, 1)
+		ended := make(chan error)
+		go func() {
+			_, err := exit{b.turns.room, nil, time.Second}.Accept()
+			ended <- err
+		}()
+		<-time.After(payback * 2 * time.Second)
+		synctest.Wait()
+		require.True(t, list[0].gone)
+		require.NoError(t, b.turns.room.Close())
+		require.ErrorIs(t, <-ended, net.ErrClosed)
+	})
+}
