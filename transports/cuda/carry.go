@@ -12,8 +12,23 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// begin posts the copies of one slice, or returns why it must not.
-func (t *cuda) begin(s *transport.Slice, l *link) (kit.Posted, *errs.Error) {
+// begin posts the copies of slices by one visit to the driver, as long as none has to cross to pinned memory first.
+func (t *cuda) begin(list []kit.Beginning[link]) {
+	burst := t.room.takeBurst()
+	for i := range list {
+		b := &list[i]
+		if work, err := t.prepare(burst, b.Slice, b.Link); err == nil {
+			b.Rest = work
+		} else {
+			b.Err = err
+		}
+	}
+	burst.Post()
+	t.room.giveBurstBack(burst)
+}
+
+// prepare lists the copies of one slice in a burst, or returns why they must not be made.
+func (t *cuda) prepare(burst *driver.Burst, s *transport.Slice, l *link) (*room, *errs.Error) {
 	local, from := t.regions.Lookup(s.LocalKey), l.imports.table.Lookup(s.RemoteKey)
 	if err := allowed(s, local, from); err != nil {
 		return nil, err
@@ -29,9 +44,9 @@ func (t *cuda) begin(s *transport.Slice, l *link) (kit.Posted, *errs.Error) {
 	if slot == hazard.Revoked {
 		return nil, l.revoked(from)
 	}
-	work := t.room.take()
-	work.of, work.link, work.slot, work.slice, work.way = &t.room, l, slot, s, c
-	if err := work.post(); err != nil {
+	work := t.room.take(s)
+	work.link, work.slot, work.slice, work.way = l, slot, s, c
+	if err := work.prepare(burst); err != nil {
 		work.leave()
 		return nil, err
 	}
@@ -53,7 +68,7 @@ func allowed(s *transport.Slice, local *region, from *imported) *errs.Error {
 	return nil
 }
 
-// enter takes a slot for touching a region. Carriers of this engine are few, so one is free soon.
+// enter takes a slot for touching a region. This engine's slices need fewer than there are, so one is free soon.
 func (l *link) enter(from *imported, epoch transport.Epoch) hazard.Slot {
 	hint := hazard.Hint()
 	for {
@@ -89,6 +104,8 @@ type way struct {
 	outwards bool    // from our end to the peer's
 }
 
+var _ [hazard.Slots - kit.PostedMost]struct{} // a burst waits for no slot that it holds itself
+
 // intoHost reports whether bytes go from a device to memory of the host, if one end is the host's.
 func (c *way) intoHost() bool { return c.outwards == c.mine }
 
@@ -112,21 +129,20 @@ func wayOf(s *transport.Slice, local *region, from *imported) (c way, err error)
 	return c, err
 }
 
-// post begins the copies of a slice; one of its ends is a device's at least.
-func (w *room) post() *errs.Error {
+// prepare lists the copies of a slice; one of its ends is a device's at least.
+func (w *room) prepare(burst *driver.Burst) *errs.Error {
 	s, c := w.slice, &w.way
-	w.copies.Reset()
-	if c.direct {
-		kit.EachPart(s, func(at uintptr, offset, n uint64) { w.add(c.outwards, at, c.base+uintptr(offset), n) })
-		return w.link.t.ended(c.by, w.copies.Post(c.by, laneOf(s)))
-	}
-	if err := w.pin(c.by); err != nil {
-		return w.link.t.ended(c.by, err)
-	}
-	if !c.intoHost() {
-		if err := w.cross(s, c.base, c.theirs, false); err != nil {
+	if !c.direct {
+		if err := w.fill(burst); err != nil {
 			return err
 		}
+	}
+	if err := burst.Begin(&w.copies, c.by, laneOf(s)); err != nil {
+		return w.link.t.ended(c.by, err)
+	}
+	if c.direct {
+		kit.EachPart(s, func(at uintptr, offset, n uint64) { add(burst, c.outwards, at, c.base+uintptr(offset), n) })
+		return nil
 	}
 	used := w.pinned
 	kit.EachPart(s, func(at uintptr, offset, n uint64) {
@@ -134,10 +150,26 @@ func (w *room) post() *errs.Error {
 		if c.theirs {
 			device = c.base + uintptr(offset)
 		}
-		w.add(c.intoHost(), device, used, n)
+		add(burst, c.intoHost(), device, used, n)
 		used += uintptr(n)
 	})
-	return w.link.t.ended(c.by, w.copies.Post(c.by, laneOf(s)))
+	return nil
+}
+
+// fill makes sure that a slice has pinned memory, and bytes of the host there that go to a device. The device works at
+// the slices before it meanwhile.
+func (w *room) fill(burst *driver.Burst) *errs.Error {
+	c := &w.way
+	if w.pinned == 0 || !c.intoHost() {
+		burst.Post()
+	}
+	if err := w.pin(c.by); err != nil {
+		return w.link.t.ended(c.by, err)
+	}
+	if c.intoHost() {
+		return nil
+	}
+	return w.cross(w.slice, c.base, c.theirs, false)
 }
 
 // laneOf is the stream of a slice. Each class and direction of a device has its own: no copy waits in a stream behind
@@ -157,7 +189,10 @@ func (t *cuda) ask(list []kit.Posted, ends []bool) {
 	}
 }
 
-var _ [driver.RoundMost - kit.PostedMost]struct{} // room for all of them
+var (
+	_ [driver.RoundMost - kit.PostedMost]struct{} // room for all of them
+	_ [driver.BurstMost - kit.BurstMost]struct{}
+)
 
 // Finish implements kit.Posted: it takes the bytes of copies that have ended on into the host's memory.
 func (w *room) Finish() *errs.Error {
@@ -177,18 +212,18 @@ func (w *room) leave() {
 }
 
 // add lists a range between a place here and another one: forward is from here to there.
-func (w *room) add(forward bool, here, there uintptr, n uint64) {
+func add(burst *driver.Burst, forward bool, here, there uintptr, n uint64) {
 	if forward {
-		w.copies.Add(there, here, n)
+		burst.Add(there, here, n)
 	} else {
-		w.copies.Add(here, there, n)
+		burst.Add(here, there, n)
 	}
 }
 
 // pin makes sure that there is pinned memory. That of a lost device stays with the driver until the process ends.
 func (w *room) pin(ordinal int) (err error) {
 	if w.pinned == 0 || driver.Lost(w.on) != nil {
-		w.pinned, err = driver.Pin(ordinal, sliceMax)
+		w.pinned, err = driver.Pin(ordinal, w.bytes)
 		w.on = ordinal
 	}
 	return err

@@ -4,8 +4,10 @@
 // process. The owner's does nothing. Memory of the host moves within one process: another one cannot map it.
 //
 //	Submit    queues slices by class; a worker, or a waiter by Poll, posts the most urgent ones
+//	bursts    short slices are posted together, by one visit to the driver (kit/burst.go)
 //	ends      a waiter asks for them, else the worker, with pauses; nobody waits inside the driver (kit/posting.go)
-//	streams   a device has one for each class and direction, with two slices in it; the rest waits in class order
+//	streams   a device has one for each class and direction, with two slices in it, or eight short ones; the rest waits
+//	          in class order
 //	device    its pages are gathered and scattered by one batch of the driver, adjacent ranges as one
 //	host      bytes go through pinned memory of ours, as the driver's own copies of unpinned memory do
 //	Revoke    closes the region's permits, and waits for the copies of exactly those processes that are inside
@@ -53,15 +55,21 @@
 //
 // A copy takes a device some microseconds before its first byte, so slices are of 1 MiB: 20 µs at 55 GB/s of PCIe. The
 // next slice is posted before a carrier asks for an end, so copy engines do not wait for the host, and bytes of the
-// host cross to pinned memory meanwhile. Pinned memory: 1 MiB for each slice under way, 12 and one for each carrier at
-// most. A slice costs two calls of C: one posts it, and one asks for the ends of all that are posted.
+// host cross to pinned memory meanwhile. Pinned memory is 15 MiB at most: 1 MiB for each of two slices of a lane, and
+// 64 KiB for each of eight short ones. A burst costs one call of C, and so does the question for all posted slices.
 //
-// BenchmarkSlice measures that over the emulated driver with free copies, beside loops in C in the same run. On two
-// cores that others kept busy, 12 runs gave these figures: the least, the median and the most. The target is 400 ns
-// above a loop, and no run reached it.
+// BenchmarkSlice measures that over the emulated driver with free copies, beside loops in C in the same run. Of 12 runs
+// these are the least, the median and the most: first on two quiet cores, then on the same two with a busy thread each.
 //
 //	                                                    each                    a slice is above by  ratio
-//	a slice                                             725, 927, 1222 ns
-//	a loop that makes its context current at each call  315, 377, 462 ns        410, 537, 816 ns     2.5
-//	a plain loop                                        142, 168, 185 ns        583, 761, 1038 ns    5.5
+//	a slice                                             391, 417, 449 ns
+//	a loop that makes its context current at each call  234, 240, 249 ns        153, 178, 200 ns     1.7
+//	a plain loop                                        101, 104, 106 ns        286, 314, 344 ns     4.0
+//
+//	a slice                                             372, 449, 1169 ns
+//	a loop that makes its context current at each call  230, 246, 337 ns        124, 189, 930 ns     1.8
+//	a plain loop                                        99, 104, 154 ns         263, 338, 1066 ns    4.3
+//
+// The target is 400 ns above a loop. Without bursts the medians above the plain loop were 439 and 583 ns, in turns with
+// these runs.
 package cuda

@@ -20,7 +20,8 @@ import (
 type Executor[L any] struct {
 	sink  transport.Sink
 	up    func(*L, transport.Rail) bool
-	begin func(*transport.Slice, *L) (Posted, *errs.Error)
+	carry func(*transport.Slice, *L) *errs.Error // or, with devices, these two
+	begin func([]Beginning[L])
 	ended func(list []Posted, ends []bool)
 
 	mu      sync.Mutex
@@ -45,7 +46,8 @@ type accepted[L any] struct {
 	place  Element[accepted[L]]
 	flight Element[accepted[L]] // in its lane
 	rest   Posted
-	isOver bool // rest has ended
+	err    *errs.Error // of a slice without a rest
+	isOver bool        // rest has ended, or there is none
 	end    [1]transport.Completion
 }
 
@@ -59,7 +61,7 @@ type starving[L any] struct {
 // called under the Executor's mutex. carry carries a slice out; nil is success.
 func (x *Executor[L]) Start(n int, sink transport.Sink, up func(*L, transport.Rail) bool,
 	carry func(*transport.Slice, *L) *errs.Error) {
-	x.begin = func(s *transport.Slice, l *L) (Posted, *errs.Error) { return nil, carry(s, l) }
+	x.carry = carry
 	x.start(n, sink, up)
 }
 
@@ -117,7 +119,7 @@ func (x *Executor[L]) Drop(cause *errs.Error, meant func(*transport.Slice, *L) b
 		drops := e.slice != nil && meant(e.slice, e.link) && x.queue.Leave(ClassOf(e.slice.Class), &e.place)
 		x.mu.Unlock()
 		if drops {
-			x.complete(e, nil, cause)
+			x.complete(e, false, cause)
 		}
 	}
 }
@@ -200,51 +202,53 @@ func (x *Executor[L]) next() *accepted[L] {
 		return nil
 	}
 	e := x.queue.List(class).First()
-	if x.laneOf(e).begun >= postedMost {
-		return nil
+	if l := x.laneOf(e.slice); l.begun < postedMost || x.begin != nil && l.admits(e.slice) {
+		return e
 	}
-	return e
+	return nil
 }
 
-// carryNext begins slices until one has been carried out or none may begin. Then it completes the most urgent one of
-// those that were posted and have ended. It returns false when it has completed nothing.
+// leaveQueue takes a slice out that begins. The caller holds mu.
+func (x *Executor[L]) leaveQueue(e *accepted[L]) {
+	x.laneOf(e.slice).enter(e.slice)
+	x.queue.Leave(ClassOf(e.slice.Class), &e.place)
+}
+
+// carryNext carries a slice out. Those of devices it begins until none may begin, and completes the most urgent one
+// that has ended. It returns false when it has completed nothing.
 func (x *Executor[L]) carryNext() bool {
 	x.mu.Lock()
 	for e := x.next(); e != nil; e = x.next() {
-		l := x.laneOf(e)
-		l.begun++
-		x.queue.Leave(ClassOf(e.slice.Class), &e.place)
-		x.mu.Unlock()
-		rest, err := x.begin(e.slice, e.link)
-		if rest == nil {
-			x.complete(e, l, err)
+		if x.carry != nil {
+			x.leaveQueue(e)
+			x.mu.Unlock()
+			x.complete(e, true, x.carry(e.slice, e.link))
 			return true
 		}
-		x.mu.Lock()
-		x.post(e, l, rest)
+		x.beginBurst(e)
 	}
-	e, l := x.takeEnded()
+	e := x.takeEnded()
 	x.mu.Unlock()
 	if e == nil {
 		return false
 	}
-	x.complete(e, l, e.rest.Finish())
+	x.complete(e, true, e.finish())
 	return true
 }
 
-// complete hands over a slice's end and frees its entry. A rail that found none free hears of it. begun is the slice's
-// lane, nil if it never began.
-func (x *Executor[L]) complete(e *accepted[L], begun *lane[L], err *errs.Error) {
+// complete hands over a slice's end and frees its entry. A rail that found none free hears of it. begun is false
+// for a slice that never began.
+func (x *Executor[L]) complete(e *accepted[L], begun bool, err *errs.Error) {
 	x.mu.Lock()
-	if begun != nil {
-		begun.begun--
+	if begun {
+		x.laneOf(e.slice).leave(e.slice)
 		x.rouse()
 	}
 	e.end[0] = transport.Completion{Slice: e.slice, Id: e.id, Err: err}
 	if err == nil {
 		e.end[0].Bytes = e.slice.Length
 	}
-	e.slice, e.rest, e.isOver = nil, nil, false
+	e.slice, e.rest, e.err, e.isOver = nil, nil, nil, false
 	e.life++
 	x.changed.Broadcast() // Evict
 	x.mu.Unlock()

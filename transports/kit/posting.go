@@ -11,7 +11,7 @@ import (
 
 // Slices that an engine of a device carries out. A thread posts some before it asks for an end, so that the engine has
 // its next work when it ends the one before. It posts postedMost of a class and direction at most, and none while a
-// more urgent slice waits: posted ones cannot be taken back.
+// more urgent slice waits: posted ones cannot be taken back. Short slices go in bursts (burst.go).
 //
 // Nobody waits inside the device's library. Threads that poll ask for the ends of all posted slices by one call, one
 // thread at a time, and each of them completes some. Without such a thread the worker asks, with pauses that double
@@ -22,11 +22,11 @@ import (
 // goroutine calls it, once, after the end was seen.
 type Posted interface{ Finish() *errs.Error }
 
-// postedMost bounds the slices of a class and direction that are posted: one under way, and the next.
+// postedMost bounds the slices of a class and direction that are posted, short ones apart: one under way, and the next.
 const postedMost = 2
 
 // PostedMost bounds the slices that are posted in all.
-const PostedMost = Classes * 2 * postedMost
+const PostedMost = Classes * 2 * BurstMost
 
 // Pauses of a worker between two questions.
 const (
@@ -34,11 +34,11 @@ const (
 	pauseMost  = 256 * time.Microsecond // 4,000 questions a second, while a device stands still
 )
 
-// StartPosting is Start for a transport with devices. begin posts a slice, or carries it out and returns its end. ended
-// asks for the ends of a list, PostedMost at most, and does not block. It is called by one goroutine at a time, and an
-// entry that has ended is never asked about again.
+// StartPosting is Start for a transport with devices. begin posts the slices of a list, BurstMost at most, by as few
+// calls of the device's library as it can. ended asks for the ends of a list, PostedMost at most, without blocking.
+// It is called by one goroutine at a time, and an entry that has ended is never asked about again.
 func (x *Executor[L]) StartPosting(n int, sink transport.Sink, up func(*L, transport.Rail) bool,
-	begin func(*transport.Slice, *L) (Posted, *errs.Error), ended func(list []Posted, ends []bool)) error {
+	begin func([]Beginning[L]), ended func(list []Posted, ends []bool)) error {
 	if err := x.posting.alarm.open(); err != nil {
 		return err
 	}
@@ -51,6 +51,7 @@ func (x *Executor[L]) StartPosting(n int, sink transport.Sink, up func(*L, trans
 type posting[L any] struct {
 	lanes [Classes][2]lane[L] // by direction
 	count int                 // entries in the lists of all lanes
+	idle  []*burst[L]         // one for each thread that has begun slices
 
 	asking bool // a goroutine asks: the arrays are its own
 	asked  [PostedMost]*accepted[L]
@@ -65,28 +66,35 @@ type posting[L any] struct {
 // lane has the slices of a class and direction that were begun.
 type lane[L any] struct {
 	begun  int // all that have not completed
+	long   int // those of them that are not short
 	posted List[accepted[L]]
 }
 
-func (x *Executor[L]) laneOf(e *accepted[L]) *lane[L] {
-	return &x.posting.lanes[ClassOf(e.slice.Class)][e.slice.Op&transport.Write]
+func (x *Executor[L]) laneOf(s *transport.Slice) *lane[L] {
+	return &x.posting.lanes[ClassOf(s.Class)][s.Op&transport.Write]
 }
 
-// post lists a slice that was begun. The caller holds mu.
-func (x *Executor[L]) post(e *accepted[L], l *lane[L], rest Posted) {
-	e.rest = rest
-	l.posted.PushBack(e, &e.flight)
-	x.posting.count++
-	x.posting.pause = pauseLeast
-	x.rouse()
+// enter counts a slice that is begun, leave one that completes.
+func (l *lane[L]) enter(s *transport.Slice) {
+	l.begun++
+	if !short(s) {
+		l.long++
+	}
+}
+
+func (l *lane[L]) leave(s *transport.Slice) {
+	l.begun--
+	if !short(s) {
+		l.long--
+	}
 }
 
 // takeEnded takes the most urgent slice out that has ended, and asks for ends where none is known. The caller holds mu,
 // which is released while the device is asked.
-func (x *Executor[L]) takeEnded() (*accepted[L], *lane[L]) {
+func (x *Executor[L]) takeEnded() *accepted[L] {
 	p := &x.posting
-	if e, l := p.firstEnded(); e != nil || p.count == 0 || p.asking {
-		return e, l
+	if e := p.firstEnded(); e != nil || p.count == 0 || p.asking {
+		return e
 	}
 	p.asking = true
 	n := p.list()
@@ -117,7 +125,7 @@ func (p *posting[L]) list() (n int) {
 
 // firstEnded takes the slice out that has ended and for which its user has the least patience. Two slices of a lane may
 // be on two devices, so the second one may end first.
-func (p *posting[L]) firstEnded() (*accepted[L], *lane[L]) {
+func (p *posting[L]) firstEnded() *accepted[L] {
 	for class := range p.lanes {
 		for op := range p.lanes[class] {
 			l := &p.lanes[class][op]
@@ -126,12 +134,12 @@ func (p *posting[L]) firstEnded() (*accepted[L], *lane[L]) {
 					e.flight.Leave()
 					p.count--
 					p.pause = pauseLeast
-					return e, l
+					return e
 				}
 			}
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // rest lets the worker sleep until it asks again; a slice that may begin ends the sleep. The caller holds mu.

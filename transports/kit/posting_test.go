@@ -9,12 +9,14 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// device is a bench with a device: begin notes the slice, and the test ends it. It fails a question that names a slice
-// that has ended, or that comes while another one is open.
+// device is a bench with a device: begin notes the slices, and the test ends them. It fails a question that names a
+// slice that has ended, or that comes while another one is open.
 type device struct {
 	*bench
 	t      *testing.T
 	begun  []uint64        // guarded by mu, as those below are
+	bursts []int           // their lengths
+	broken map[uint64]bool // slices that fail when they are begun
 	over   map[uint64]bool // slices that the test has ended
 	seen   map[uint64]bool // slices of which the end was told
 	asks   int
@@ -38,16 +40,26 @@ func (r rest) Finish() *errs.Error {
 }
 
 func newDevice(t *testing.T) *device {
-	d := &device{bench: newIdleBench(), t: t, over: map[uint64]bool{}, seen: map[uint64]bool{}}
-	require.NoError(t, d.StartPosting(16, d.bench, d.isUp, func(s *transport.Slice, _ *bench) (Posted, *errs.Error) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.begun = append(d.begun, s.Id)
-		d.changed.Broadcast()
-		return rest{d, s.Id}, nil
-	}, d.ask))
+	d := &device{bench: newIdleBench(), t: t, over: map[uint64]bool{}, seen: map[uint64]bool{},
+		broken: map[uint64]bool{}}
+	require.NoError(t, d.StartPosting(32, d.bench, d.isUp, d.post, d.ask))
 	t.Cleanup(d.Stop)
 	return d
+}
+
+func (d *device) post(list []Beginning[bench]) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bursts = append(d.bursts, len(list))
+	for i, b := range list {
+		d.begun = append(d.begun, b.Slice.Id)
+		if d.broken[b.Slice.Id] {
+			list[i].Err = errs.New(errs.Lost, "x", "slice %d", b.Slice.Id)
+		} else {
+			list[i].Rest = rest{d, b.Slice.Id}
+		}
+	}
+	d.changed.Broadcast()
 }
 
 func (d *device) ask(list []Posted, ends []bool) {
@@ -112,11 +124,19 @@ func (d *device) completed(ids ...uint64) {
 	})
 }
 
+// long is the length of a slice that goes in no burst.
+const long = ShortBytes + 1
+
 func (d *device) accept(op transport.Op, ids ...uint64) {
+	d.t.Helper()
+	d.acceptOf(op, long, ids...)
+}
+
+func (d *device) acceptOf(op transport.Op, length uint64, ids ...uint64) {
 	d.t.Helper()
 	list := slicesOf(ids...)
 	for _, s := range list {
-		s.Op = op
+		s.Op, s.Length = op, length
 	}
 	require.Equal(d.t, len(ids), d.Accept(list, d.here))
 }
@@ -138,7 +158,8 @@ func TestTwoSlicesOfALaneArePosted(t *testing.T) {
 	d.begin(200, 201, 1, 2, 202, 203)
 	d.end(203)
 	d.completed(1, 2, 200, 201, 202, 203)
-	require.EqualValues(t, 10, d.ends[203].Bytes)
+	require.EqualValues(t, long, d.ends[203].Bytes)
+	require.NotContains(t, d.bursts, 2, "a long slice is a burst of its own")
 }
 
 // A slice that stands still on the device holds up no other one. Each look completes a piece that has ended, the most

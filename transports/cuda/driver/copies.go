@@ -9,45 +9,71 @@ import "C"
 
 import "unsafe"
 
-// Copies is ranges to copy: To[i] gets Bytes[i] bytes of From[i]. Ranges of one call have no order and do not overlap.
-// One goroutine uses it at a time.
+// Copies are ranges that a Burst has posted. One goroutine uses them at a time.
 type Copies struct {
-	To, From, Bytes []uint64
-	ordinal         int
-	flight          C.tc_flight
-	end             error // of copies that have ended
+	ordinal int
+	flight  C.tc_flight
+	end     error // of copies that have ended
 }
 
 // Lanes is the number of streams for copies that a device has.
 const Lanes = C.TC_LANES
 
-// Add appends a range, or makes the last one longer where both of its ends go on.
-func (c *Copies) Add(to, from uintptr, bytes uint64) {
-	if n := len(c.To); n > 0 && c.To[n-1]+c.Bytes[n-1] == uint64(to) && c.From[n-1]+c.Bytes[n-1] == uint64(from) {
-		c.Bytes[n-1] += bytes
-		return
-	}
-	c.To, c.From, c.Bytes = append(c.To, uint64(to)), append(c.From, uint64(from)), append(c.Bytes, bytes)
+// Burst posts several Copies by one call of C. One goroutine uses it at a time.
+type Burst struct {
+	to, from, bytes []uint64 // ranges of all of them
+	of              [BurstMost]*Copies
+	list            [BurstMost]C.tc_copies
+	n               int
 }
 
-// Reset empties the list and keeps its memory.
-func (c *Copies) Reset() { c.To, c.From, c.Bytes = c.To[:0], c.From[:0], c.Bytes[:0] }
+// BurstMost bounds the Copies of a Burst.
+const BurstMost = 8
 
-// Post queues the ranges for the copy engines of a device, behind those of its lane. Finish must follow. Each end is
-// memory of a device, or pinned memory of the host. It waits for no stream of the program. After an error nothing of it
-// is under way.
-func (c *Copies) Post(ordinal, lane int) error {
-	l := process()
+// Begin lists Copies, which a device makes behind those of its lane; Add lists their ranges. It fails, and lists
+// nothing, where the device is not to be used.
+func (b *Burst) Begin(c *Copies, ordinal, lane int) error {
 	c.ordinal, c.flight, c.end = ordinal, C.tc_flight{}, nil
-	if err := l.usable("cuda.copy", ordinal); err != nil || len(c.To) == 0 {
+	if err := process().usable("cuda.copy", ordinal); err != nil {
 		return err
 	}
-	r := C.tc_post(C.int(ordinal), C.int(lane), numbers(c.To), numbers(c.From), numbers(c.Bytes), C.size_t(len(c.To)),
-		&c.flight)
-	return l.failed("cuda.copy", ordinal, r)
+	b.of[b.n] = c
+	b.list[b.n] = C.tc_copies{device: C.int(ordinal), lane: C.int(lane), first: C.size_t(len(b.to))}
+	b.n++
+	return nil
 }
 
-// Finish returns when all ranges of Post are there, or none will come any more; after Ended at once.
+// Add appends a range to the Copies of the last Begin: to gets that many bytes of from. A range that goes on at both
+// ends makes the one before it longer. Ranges of one Copies have no order and do not overlap. Each end is memory of a
+// device, or pinned memory of the host.
+func (b *Burst) Add(to, from uintptr, bytes uint64) {
+	c := &b.list[b.n-1]
+	if n := len(b.to); c.count > 0 && b.to[n-1]+b.bytes[n-1] == uint64(to) && b.from[n-1]+b.bytes[n-1] == uint64(from) {
+		b.bytes[n-1] += bytes
+		return
+	}
+	b.to, b.from, b.bytes = append(b.to, uint64(to)), append(b.from, uint64(from)), append(b.bytes, bytes)
+	c.count++
+}
+
+// Post queues all that is listed, in order, and empties the list. It waits for no stream of the program. Those that
+// fail have ended, alone, and nothing of them is under way. Copies.Finish must follow for each.
+func (b *Burst) Post() {
+	if b.n > 0 {
+		C.tc_post(&b.list[0], C.size_t(b.n), numbers(b.to), numbers(b.from), numbers(b.bytes))
+	}
+	for i, c := range b.of[:b.n] {
+		b.of[i] = nil
+		if flight := &b.list[i].flight; flight.code == 0 {
+			c.flight = *flight
+		} else {
+			c.ended(C.tc_end(flight))
+		}
+	}
+	b.n, b.to, b.from, b.bytes = 0, b.to[:0], b.from[:0], b.bytes[:0]
+}
+
+// Finish returns when all ranges are there, or none will come any more; after Ended at once.
 func (c *Copies) Finish() error {
 	if !c.Ended() {
 		c.ended(C.tc_finish(&c.flight))
@@ -55,7 +81,7 @@ func (c *Copies) Finish() error {
 	return c.end
 }
 
-// Ended reports whether a Round has seen the end of Post's ranges, or nothing is under way.
+// Ended reports whether the ranges have failed or a Round has seen their end, or nothing is under way.
 func (c *Copies) Ended() bool { return c.flight.event == 0 }
 
 func (c *Copies) ended(r C.tc_result) {
@@ -69,8 +95,8 @@ type Round struct {
 	n       int
 }
 
-// RoundMost bounds the Copies of a Round: two for each stream of a device.
-const RoundMost = 2 * Lanes
+// RoundMost bounds the Copies of a Round: eight for each stream of a device.
+const RoundMost = 8 * Lanes
 
 // Add lists Copies to ask about; those that have ended are left out.
 func (r *Round) Add(c *Copies) {

@@ -27,21 +27,23 @@ func TestCopiesOfAllLanesAreUnderWayAtOnce(t *testing.T) {
 			want[i] = byte(i*7 + i/n)
 		}
 		require.NoError(t, gpu.Poke(from, want))
-		copies := make([]driver.Copies, driver.Lanes)
+		copies, burst := make([]driver.Copies, driver.Lanes), new(driver.Burst)
 		gpu.Hold(true)
+		before := gpu.Stats()
 		for lane := range copies {
 			at := uintptr(lane * n)
-			copies[lane].Add(to+at, from+at, n/2)
-			copies[lane].Add(to+at+n/2, from+at+n/2, n/2)
-			require.Len(t, copies[lane].To, 1, "ranges that go on are one")
-			require.NoError(t, copies[lane].Post(0, lane))
+			require.NoError(t, burst.Begin(&copies[lane], 0, lane))
+			burst.Add(to+at, from+at, n/2)
+			burst.Add(to+at+n/2, from+at+n/2, n/2)
 		}
+		burst.Post()
 		require.EqualValues(t, driver.Lanes, gpu.Stats().Streams-2, "one for each, beside those of the allocations")
 		gpu.Hold(false)
 		for lane := range copies {
 			require.NoError(t, copies[lane].Finish())
 			require.NoError(t, copies[lane].Finish(), "nothing is under way")
 		}
+		require.EqualValues(t, driver.Lanes, gpu.Stats().Copies-before.Copies, "ranges of one slice that go on are one")
 		got := make([]byte, len(want))
 		require.NoError(t, gpu.Peek(got, to))
 		require.Equal(t, want, got)
@@ -53,8 +55,11 @@ func TestCopiesOfAllLanesAreUnderWayAtOnce(t *testing.T) {
 				gpu.Inject(function, 1, 1, false) // that of a kept event is tried again with a new one
 				gpu.Inject("cuEventCreate", 1, 2, false)
 			}
-			require.Error(t, copies[0].Post(0, 0), function)
-			require.NoError(t, copies[0].Finish())
+			require.NoError(t, burst.Begin(&copies[0], 0, 0))
+			burst.Add(to, from, n)
+			burst.Post()
+			require.True(t, copies[0].Ended())
+			require.Error(t, copies[0].Finish(), function)
 			require.NoError(t, gpu.Poke(to, bytes.Repeat([]byte{9}, n)))
 			require.NoError(t, gpu.Peek(got[:n], to))
 			require.Equal(t, bytes.Repeat([]byte{9}, n), got[:n], "bytes of a call that has failed")
@@ -71,14 +76,13 @@ func TestARoundSeesEndsAndWaitsForNone(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
 		const n = 4096
 		var at [2]uintptr
-		copies := make([]driver.Copies, 4)
+		copies, burst, round := make([]driver.Copies, 4), new(driver.Burst), new(driver.Round)
 		for i := range at {
 			var err error
 			at[i], err = platform.Allocate(i, 4*n)
 			require.NoError(t, err)
 			require.NoError(t, gpu.Poke(at[i], bytes.Repeat([]byte{byte(i + 1)}, 4*n)))
 		}
-		round := new(driver.Round)
 		ask := func() (ended int) {
 			for i := range copies {
 				round.Add(&copies[i])
@@ -91,14 +95,19 @@ func TestARoundSeesEndsAndWaitsForNone(t *testing.T) {
 			}
 			return ended
 		}
+		all := func() {
+			for ask() < 4 {
+				runtime.Gosched()
+			}
+		}
 		require.Equal(t, 4, ask(), "nothing is under way")
 		post := func() {
 			for i := range copies {
 				offset := uintptr(i * n)
-				copies[i].Reset()
-				copies[i].Add(at[1-i%2]+offset, at[i%2]+offset, n)
-				require.NoError(t, copies[i].Post(i%2, i))
+				require.NoError(t, burst.Begin(&copies[i], i%2, i))
+				burst.Add(at[1-i%2]+offset, at[i%2]+offset, n)
 			}
+			burst.Post()
 		}
 		gpu.Hold(true)
 		post()
@@ -106,9 +115,7 @@ func TestARoundSeesEndsAndWaitsForNone(t *testing.T) {
 			require.Zero(t, ask())
 		}
 		gpu.Hold(false)
-		for ask() < 4 {
-			runtime.Gosched()
-		}
+		all()
 		for i := range copies {
 			require.NoError(t, copies[i].Finish())
 			got := make([]byte, n)
@@ -117,19 +124,17 @@ func TestARoundSeesEndsAndWaitsForNone(t *testing.T) {
 		}
 		gpu.Inject("cuEventQuery", 1, 999, false)
 		post()
-		for ask() < 4 {
-			runtime.Gosched()
-		}
+		all()
 		for i := range copies {
 			require.NoError(t, copies[i].Finish())
 		}
 		allocated := testing.AllocsPerRun(100, func() {
 			for i := range copies {
-				_ = copies[i].Post(i%2, i)
+				_ = burst.Begin(&copies[i], i%2, i)
+				burst.Add(at[1-i%2], at[i%2], n)
 			}
-			for ask() < 4 {
-				runtime.Gosched()
-			}
+			burst.Post()
+			all()
 		})
 		require.Zero(t, allocated, "for each copy")
 		for i := range at {

@@ -254,27 +254,40 @@ static tc_result queue(tc_stream stream, uint64_t *to, uint64_t *from, uint64_t 
 	return r;
 }
 
-/* After a failure, too, nothing may land later. */
-tc_result tc_post(int device, int lane, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count, tc_flight *flight) {
-	thread_state before;
-	tc_result r = enter(device, &before);
+static void note(tc_flight *flight, tc_result r) { flight->code = r.code, flight->call = (uint64_t)r.call; }
+
+/* Queues the copies of one slice; its device's context is current. After a failure, too, nothing may land later. */
+static tc_result post(tc_copies *c, uint64_t *to, uint64_t *from, uint64_t *bytes) {
+	tc_stream stream;
+	tc_result r = stream_of(&devices[c->device].lanes[c->lane], &stream);
 	if (r.code)
 		return r;
-	tc_stream stream;
-	r = stream_of(&devices[device].lanes[lane], &stream);
-	if (!r.code) {
-		tc_context context = devices[device].context;
-		tc_event event = NULL;
-		r = queue(stream, to, from, bytes, count);
-		if (!r.code)
-			r = record(context, stream, &event);
-		if (!r.code)
-			*flight = (tc_flight){.context = (uint64_t)context, .event = (uint64_t)event};
-		if (r.code)
-			cu.cuStreamSynchronize(stream);
-	}
-	pop(&before);
+	tc_context context = devices[c->device].context;
+	tc_event event = NULL;
+	r = queue(stream, to + c->first, from + c->first, bytes + c->first, c->count);
+	if (!r.code)
+		r = record(context, stream, &event);
+	if (r.code)
+		cu.cuStreamSynchronize(stream);
+	else
+		c->flight = (tc_flight){(uint64_t)context, (uint64_t)stream, (uint64_t)event, 0, 0};
 	return r;
+}
+
+/* Neighbours of one device share a visit to its context; most often that is the whole burst. */
+void tc_post(tc_copies *list, size_t count, uint64_t *to, uint64_t *from, uint64_t *bytes) {
+	for (size_t i = 0; i < count;) {
+		thread_state before;
+		int device = list[i].device;
+		tc_result r = enter(device, &before);
+		if (r.code) {
+			note(&list[i++].flight, r);
+			continue;
+		}
+		for (; i < count && list[i].device == device; i++)
+			note(&list[i].flight, post(&list[i], to, from, bytes));
+		pop(&before);
+	}
 }
 
 tc_result tc_finish(tc_flight *flight) {
@@ -301,9 +314,12 @@ static tc_result end_of(tc_context context, tc_event event) {
 	return r;
 }
 
-static void note(tc_flight *flight, tc_result r) { flight->code = r.code, flight->call = (uint64_t)r.call; }
-
 tc_result tc_end(const tc_flight *flight) { return ended(flight->code, (const char *)flight->call); }
+
+/* A stream works in order: behind one that is under way in it, the next one of the list is, too. */
+static int behind(const tc_flight *one, const tc_flight *next) {
+	return one->code == TC_NOT_READY && one->stream == next->stream;
+}
 
 void tc_ended(tc_flight *list, size_t count) {
 	for (size_t i = 0; i < count;) {
@@ -315,7 +331,10 @@ void tc_ended(tc_flight *list, size_t count) {
 			continue;
 		}
 		for (; i < count && list[i].context == (uint64_t)context; i++) /* most often all are of one device */
-			note(&list[i], end_of(context, (tc_event)list[i].event));
+			if (i > 0 && behind(&list[i - 1], &list[i]))
+				note(&list[i], ended(TC_NOT_READY, ""));
+			else
+				note(&list[i], end_of(context, (tc_event)list[i].event));
 		pop(&before);
 	}
 }

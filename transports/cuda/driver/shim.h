@@ -151,10 +151,17 @@ typedef struct {
 /* Copies that were queued. A device has a stream for each lane. */
 enum { TC_LANES = 6 };
 typedef struct {
-	uint64_t context, event; /* behind them; numbers, which cgo does not follow at each call */
+	uint64_t context, stream, event; /* behind them; numbers, which cgo does not follow at each call */
 	uint64_t call; /* of the end */
 	int code;
 } tc_flight;
+
+/* The copies of one slice in a burst: count ranges from the first on. */
+typedef struct {
+	int device, lane;
+	size_t first, count;
+	tc_flight flight; /* with the code and the call of a failure; nothing is under way then */
+} tc_copies;
 
 /* All may be called from any thread, and leave its current context as it was. */
 int tc_load(char *why, size_t bytes); /* once a process; 0, or -1 and the reason */
@@ -167,7 +174,7 @@ tc_result tc_locate(uint64_t address, tc_place *place);
 tc_result tc_allocate(int device, uint64_t bytes, uint64_t *address);
 tc_result tc_free(int device, uint64_t address);
 tc_result tc_copy(int device, uint64_t to, uint64_t from, uint64_t bytes);
-tc_result tc_post(int device, int lane, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count, tc_flight *flight);
+void tc_post(tc_copies *list, size_t count, uint64_t *to, uint64_t *from, uint64_t *bytes);
 tc_result tc_finish(tc_flight *flight);
 void tc_ended(tc_flight *list, size_t count); /* code: TC_NOT_READY for those that are under way */
 tc_result tc_end(const tc_flight *flight);
