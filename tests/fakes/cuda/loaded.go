@@ -3,12 +3,9 @@
 package cuda
 
 /*
-#cgo linux LDFLAGS: -ldl
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-static void *find(void *library, const char *name) { return dlsym(library, name); }
 static void inject(void *f, const char *name, long nth, int result, int sticky) {
 	((void (*)(const char *, long, int, int))f)(name, nth, result, sticky);
 }
@@ -26,20 +23,20 @@ static int code(void *f, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
 static uint64_t loop(void *f, uint64_t to, uint64_t from, uint64_t n, uint64_t count, int foreign) {
 	return ((uint64_t (*)(uint64_t, uint64_t, uint64_t, uint64_t, int))f)(to, from, n, count, foreign);
 }
-static void stats(void *f, void *into) { ((void (*)(void *))f)(into); }
 */
 import "C"
 
 import (
 	"fmt"
-	"os"
 	"time"
 	"unsafe"
+
+	"github.com/tent-engine/tent/tests/fakes/loaded"
 )
 
 // Loaded is the library in this process, a child of a test. Its methods may be called from any goroutine; those about
 // the current context need a locked thread.
-type Loaded struct{ library unsafe.Pointer }
+type Loaded struct{ loaded.Library }
 
 // Stats are counters of the library in this process. Those of things that are open return to 0.
 type Stats struct {
@@ -53,34 +50,18 @@ type Stats struct {
 
 // Load returns the library that TENT_LIBCUDA names.
 func Load() (*Loaded, error) {
-	path := C.CString(os.Getenv("TENT_LIBCUDA"))
-	defer C.free(unsafe.Pointer(path))
-	library := C.dlopen(path, C.RTLD_NOW)
-	if library == nil {
-		return nil, fmt.Errorf("dlopen: %s", C.GoString(C.dlerror()))
-	}
-	return &Loaded{library}, nil
-}
-
-// find returns an exported function. A name that is not there is a mistake of this package.
-func (l *Loaded) find(name string) unsafe.Pointer {
-	text := C.CString("fakecuda_" + name)
-	defer C.free(unsafe.Pointer(text))
-	f := C.find(l.library, text)
-	if f == nil {
-		panic("the emulated driver has no fakecuda_" + name)
-	}
-	return f
+	library, err := loaded.Open("TENT_LIBCUDA", "fakecuda_")
+	return &Loaded{library}, err
 }
 
 func (l *Loaded) number(name string, a ...uint64) uint64 {
 	a = append(a, 0, 0, 0, 0)
-	return uint64(C.number(l.find(name), C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3])))
+	return uint64(C.number(l.Find(name), C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3])))
 }
 
 func (l *Loaded) code(name string, a ...uint64) error {
 	a = append(a, 0, 0, 0, 0)
-	return failed(name, C.code(l.find(name), C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3])))
+	return failed(name, C.code(l.Find(name), C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3])))
 }
 
 func failed(name string, code C.int) error {
@@ -99,46 +80,37 @@ func (l *Loaded) Inject(function string, nth, result int, sticky bool) {
 	if sticky {
 		stays = 1
 	}
-	C.inject(l.find("inject"), name, C.long(nth), C.int(result), stays)
+	C.inject(l.Find("inject"), name, C.long(nth), C.int(result), stays)
 }
 
 // Forgive ends sticky errors, as no driver does: a test can give its memory back.
-func (l *Loaded) Forgive() { C.one(l.find("forgive"), 0) }
+func (l *Loaded) Forgive() { C.one(l.Find("forgive"), 0) }
 
 // Stats returns the counters.
 func (l *Loaded) Stats() (s Stats) {
-	C.stats(l.find("stats"), unsafe.Pointer(&s))
+	l.Counters(unsafe.Pointer(&s))
 	return s
-}
-
-// Hold holds the work of all streams back, or lets it go on.
-func (l *Loaded) Hold(on bool) {
-	var value C.int
-	if on {
-		value = 1
-	}
-	C.one(l.find("hold"), value)
 }
 
 // Peek reads bytes of a device as its owner sees them, Poke writes them. No copy of the driver's is involved.
 func (l *Loaded) Peek(into []byte, at uintptr) error {
-	return failed("peek", C.peek(l.find("peek"), unsafe.Pointer(unsafe.SliceData(into)), C.uint64_t(at),
+	return failed("peek", C.peek(l.Find("peek"), unsafe.Pointer(unsafe.SliceData(into)), C.uint64_t(at),
 		C.uint64_t(len(into)), 0))
 }
 
 // Poke writes bytes of a device.
 func (l *Loaded) Poke(at uintptr, from []byte) error {
-	return failed("poke", C.peek(l.find("peek"), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(at),
+	return failed("poke", C.peek(l.Find("peek"), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(at),
 		C.uint64_t(len(from)), 1))
 }
 
 // Enter makes a device's context current on this thread, Leave ends that.
 func (l *Loaded) Enter(device int) error {
-	return failed("enter", C.enter(l.find("enter"), C.int(device)))
+	return failed("enter", C.enter(l.Find("enter"), C.int(device)))
 }
 
 // Leave takes the current context from this thread.
-func (l *Loaded) Leave() error { return failed("leave", C.enter(l.find("enter"), -1)) }
+func (l *Loaded) Leave() error { return failed("leave", C.enter(l.Find("enter"), -1)) }
 
 // Stream makes a stream of the current context, EndStream ends one.
 func (l *Loaded) Stream() uintptr { return uintptr(l.number("stream")) }
@@ -168,7 +140,7 @@ func (l *Loaded) Loop(to, from uintptr, bytes, count int, foreign bool) time.Dur
 	if foreign {
 		on = 1
 	}
-	return time.Duration(C.loop(l.find("loop"), C.uint64_t(to), C.uint64_t(from), C.uint64_t(bytes), C.uint64_t(count),
+	return time.Duration(C.loop(l.Find("loop"), C.uint64_t(to), C.uint64_t(from), C.uint64_t(bytes), C.uint64_t(count),
 		on))
 }
 

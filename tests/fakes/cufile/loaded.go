@@ -3,28 +3,22 @@
 package cufile
 
 /*
-#cgo linux LDFLAGS: -ldl
-#include <dlfcn.h>
 #include <stdlib.h>
 
-static void *find(void *library, const char *name) { return dlsym(library, name); }
 static void inject(void *f, const char *name, long nth, int code) {
 	((void (*)(const char *, long, int))f)(name, nth, code);
 }
-static void hold(void *f, int on) { ((void (*)(int))f)(on); }
-static void stats(void *f, void *into) { ((void (*)(void *))f)(into); }
 */
 import "C"
 
 import (
-	"fmt"
-	"os"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/tests/fakes/loaded"
 )
 
 // Settings of the library in a process, by the names of its environment variables without TENT_FAKECUFILE_.
@@ -72,7 +66,8 @@ func Run(t *testing.T, s Settings, gpu cuda.Settings, absent []string, test func
 }
 
 // Loaded is the library in this process, a child of a test. Its methods may be called from any goroutine.
-type Loaded struct{ library unsafe.Pointer }
+// Hold holds I/Os back before they move a byte.
+type Loaded struct{ loaded.Library }
 
 // Stats are counters of the library in this process. The first four return to 0.
 type Stats struct {
@@ -85,23 +80,8 @@ type Stats struct {
 
 // Load returns the library that TENT_LIBCUFILE names.
 func Load() (*Loaded, error) {
-	path := C.CString(os.Getenv("TENT_LIBCUFILE"))
-	defer C.free(unsafe.Pointer(path))
-	library := C.dlopen(path, C.RTLD_NOW)
-	if library == nil {
-		return nil, fmt.Errorf("dlopen: %s", C.GoString(C.dlerror()))
-	}
-	return &Loaded{library}, nil
-}
-
-func (l *Loaded) find(name string) unsafe.Pointer {
-	text := C.CString("fakecufile_" + name)
-	defer C.free(unsafe.Pointer(text))
-	f := C.find(l.library, text)
-	if f == nil {
-		panic("the emulated libcufile has no fakecufile_" + name)
-	}
-	return f
+	library, err := loaded.Open("TENT_LIBCUFILE", "fakecufile_")
+	return &Loaded{library}, err
 }
 
 // Inject makes the nth call of a function from now on fail with a code. Of "io" it is the nth I/O, which fails late
@@ -109,20 +89,11 @@ func (l *Loaded) find(name string) unsafe.Pointer {
 func (l *Loaded) Inject(function string, nth, code int) {
 	name := C.CString(function)
 	defer C.free(unsafe.Pointer(name))
-	C.inject(l.find("inject"), name, C.long(nth), C.int(code))
-}
-
-// Hold holds all I/Os back before they move a byte, or lets them go on.
-func (l *Loaded) Hold(on bool) {
-	var value C.int
-	if on {
-		value = 1
-	}
-	C.hold(l.find("hold"), value)
+	C.inject(l.Find("inject"), name, C.long(nth), C.int(code))
 }
 
 // Stats returns the counters.
 func (l *Loaded) Stats() (s Stats) {
-	C.stats(l.find("stats"), unsafe.Pointer(&s))
+	l.Counters(unsafe.Pointer(&s))
 	return s
 }
