@@ -14,17 +14,19 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// link is an attached peer. Its goroutine, run, owns everything below "run's own"; others reach it by runOnLink and
-// kick.
+// link is an attached peer. run looks after it, and owns everything below "run's own"; others reach it by runOnLink and
+// kick. The link's goroutine, on which run is, exists while there is something to do: its stack would be a quarter of
+// an idle link's memory.
 type link struct {
 	t      *Transport
 	number transport.Link
 	peer   transport.Peer
 	spoken uint8 // version of the protocol
 	rails  atomic.Pointer[[]*rail]
-	wake   chan struct{}
-	left   atomic.Bool // for run: Detach was called; nothing is reported to the core from then on
-	bye    atomic.Bool // for run: the peer's goodbye came
+	kicks  atomic.Int64 // since run last looked around; beyond 0 it runs, or will not any more
+	timer  *time.Timer  // kicks when something is due
+	left   atomic.Bool  // for run: Detach was called; nothing is reported to the core from then on
+	bye    atomic.Bool  // for run: the peer's goodbye came
 
 	keptOut atomic.Bool // for run: by its goodbye, the peer has disconnected us
 
@@ -52,13 +54,14 @@ type link struct {
 }
 
 func (t *Transport) newLink(peer transport.Peer) *link {
-	l := &link{t: t, peer: peer, spoken: version, wake: make(chan struct{}, 1), lanes: map[uint64]*initiatorLane{},
-		notes: map[uint64]*note{}, pings: map[uint64]*ping{}, state: linkTrying, askDue: clock.Never,
-		ends: map[netip.AddrPort]*farEnd{}}
+	l := &link{t: t, peer: peer, spoken: version, lanes: map[uint64]*initiatorLane{}, notes: map[uint64]*note{},
+		pings: map[uint64]*ping{}, state: linkTrying, askDue: clock.Never, ends: map[netip.AddrPort]*farEnd{}}
 	if v := uint8(peer.Version); v != 0 {
 		l.spoken = v
 	}
 	l.rails.Store(new([]*rail))
+	l.timer = time.AfterFunc(time.Hour, l.kick)
+	l.timer.Stop()
 	return l
 }
 
@@ -70,7 +73,7 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 		_, err = t.links.Attach("tcp.attach", func(n transport.Link) *link { l.number = n; return l })
 		if err == nil {
 			t.running.Add(1)
-			go l.run()
+			l.kick()
 		}
 	})
 	if !open {
@@ -88,15 +91,14 @@ func (t *Transport) Detach(n transport.Link) {
 	}
 }
 
-// kick wakes the link's goroutine.
+// kick has run look after the link.
 func (l *link) kick() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
+	if l.kicks.Add(1) == 1 {
+		go l.run()
 	}
 }
 
-// runOnLink runs f on the link's goroutine. It returns false, and f does not run, when the link is over.
+// runOnLink has run call f. It returns false, and f does not run, when the link is over.
 func (l *link) runOnLink(f func(now clock.Time)) bool {
 	l.mu.Lock()
 	over := l.state == linkOver
@@ -121,26 +123,31 @@ func (l *link) attachment() attachmentID {
 	return l.key
 }
 
-// run is the link's goroutine: it looks around when kicked and when something is due, and ends after Detach.
+// run looks around until nobody has kicked meanwhile. After Detach it ends for good, as it does after a panic.
 func (l *link) run() {
-	defer l.t.running.Done()
+	over := true
+	defer func() {
+		if over {
+			l.timer.Stop()
+			l.t.running.Done()
+		}
+	}()
 	defer l.t.guard()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
 	for {
+		kicks := l.kicks.Load()
 		now := clock.Now()
 		due, ended := l.step(now)
 		if ended && l.tryOver() {
 			return
 		}
 		if due == clock.Never {
-			timer.Stop()
+			l.timer.Stop()
 		} else {
-			timer.Reset(max(due.Sub(now), 100*time.Microsecond))
+			l.timer.Reset(max(due.Sub(now), 100*time.Microsecond))
 		}
-		select {
-		case <-l.wake:
-		case <-timer.C:
+		if l.kicks.CompareAndSwap(kicks, 0) {
+			over = false
+			return
 		}
 	}
 }

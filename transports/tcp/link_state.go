@@ -13,7 +13,7 @@ const (
 	linkDown                         // no rail can be had now
 	linkDead                         // the peer's process or transport has ended: nothing is tried any more
 	linkLeaving                      // detached; the peer is asked about WRITEs in doubt
-	linkOver                         // its goroutine has ended
+	linkOver                         // nothing is done for it any more
 	linkStateCount
 )
 

@@ -3,11 +3,14 @@ package tcp
 import (
 	"context"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -56,6 +59,33 @@ func TestAHundredThousandPeersLeaveTheTablesAsTheyWere(t *testing.T) {
 	require.Zero(t, tr.links.Len())
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+8, "not one a peer; some end a moment later")
 	require.Less(t, heapBytes(), before+1<<20)
+}
+
+// TestAnIdleLinkHasNoGoroutine lets a link rest, then has one be asked by many at once: each is answered.
+func TestAnIdleLinkHasNoGoroutine(t *testing.T) {
+	near, _ := neighbours(t, 4096)
+	tr := near.tr.(*Transport)
+	l := tr.links.Lookup(near.link)
+	s := near.slice(transport.Write, 0, 0, 4096)
+	require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
+	near.awaitEnds(t, 5*time.Second, s)
+	require.Eventually(t, func() bool { return l.kicks.Load() == 0 }, 10*time.Second, time.Millisecond,
+		"the other lanes are there too, and nothing is due")
+	for range 100 {
+		var asked sync.WaitGroup
+		var answers, inside atomic.Int32
+		for range 8 {
+			asked.Go(func() {
+				require.True(t, l.runOnLink(func(clock.Time) {
+					require.EqualValues(t, 1, inside.Add(1), "one at a time")
+					answers.Add(1)
+					inside.Add(-1)
+				}))
+			})
+		}
+		asked.Wait()
+		require.Eventually(t, func() bool { return answers.Load() == 8 }, 10*time.Second, time.Millisecond)
+	}
 }
 
 // TestPeersThatComeAndGoLeaveNoConnections has rails come up and carry a page each time.
