@@ -37,6 +37,9 @@ func (k *keys) give(hop *plan.Hop, rails int) {
 	if k.random.IntN(2) == 0 {
 		hop.Near = []uint8{uint8(k.random.IntN(3)), uint8(k.random.IntN(3))}
 	}
+	if k.random.IntN(2) == 0 {
+		hop.There = []uint8{uint8(k.random.IntN(3)), uint8(k.random.IntN(3))}
+	}
 }
 
 // refuses reports whether the keys of a slice do not work on its rail, and completes it then. A plan that knew it is an

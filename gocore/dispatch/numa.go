@@ -7,7 +7,8 @@ import (
 
 // Where memory and rails are: among rails of the same health, one that is far from the memory counts as slower than it
 // is, by RailOptions.Penalties. So a rail on the NUMA node of the memory comes first. Helpers from another node take
-// bytes that it has no room for, or would take many times as long for.
+// bytes that it has no room for, or would take many times as long for. A transport may know more: how far the NIC of
+// each end is from the memory there. Then the farther end counts.
 //
 // With RailOptions.OwnNode (allow_cross_numa is false) they do not help: as long as the link has a usable rail on the
 // memory's node, rails of other nodes leave its tasks alone, and take others that wait behind them. When it has none,
@@ -94,15 +95,29 @@ func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
 	return p, t
 }
 
-// distance is the factor by which the rail counts as slower for a task than it is, by where the memory lies. The
-// transport may know; else a rail of another node than the memory's, or of a node that is not known, counts as far.
+// distance is the factor by which the rail counts as slower for a task than it is, by where the memory lies. Each end
+// has its distance, and the farther one counts: bytes pass both.
 func (r *railState) distance(t *task, hop *plan.Hop) float64 {
-	penalties := &r.link.options.Penalties
-	if n := len(hop.Near); n > 0 {
-		return penalties[min(hop.Near[min(int(r.id.Index), n-1)], transport.Farthest)]
+	rank := r.localRank(t, hop)
+	if len(hop.There) > 0 {
+		rank = max(rank, r.rankIn(hop.There))
+	}
+	return r.link.options.Penalties[rank]
+}
+
+// localRank says how far the rail is from our memory. The transport may know; else a rail of another node than the
+// memory's, or of a node that is not known, counts as far.
+func (r *railState) localRank(t *task, hop *plan.Hop) uint8 {
+	if len(hop.Near) > 0 {
+		return r.rankIn(hop.Near)
 	}
 	if memory := t.spec.Plan.Node; !r.link.numa || memory == 0 || r.numaNode() == memory {
-		return penalties[0]
+		return transport.Nearest
 	}
-	return penalties[1]
+	return transport.Far
+}
+
+// rankIn returns the rail's rank in a list that is not empty.
+func (r *railState) rankIn(list []uint8) uint8 {
+	return min(list[min(int(r.id.Index), len(list)-1)], transport.Farthest)
 }

@@ -187,6 +187,30 @@ func TestTheTransportSaysHowFarItsRailsAre(t *testing.T) {
 	r.drain()
 }
 
+// Both ends of a rail have a distance, and the farther one counts: by the transport's word, or by the nodes here.
+func TestTheFartherEndOfARailCounts(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		near, there []uint8
+		nodes       [3]int // of the rails; the memory is on node 0
+		first       int    // the rail that is near at both ends
+	}{
+		{"the transport knows both", []uint8{transport.Nearest, transport.Far, transport.Nearest},
+			[]uint8{transport.Farthest, transport.Nearest, transport.Nearest}, [3]int{0, 0, 0}, 2},
+		{"nodes here", nil, []uint8{transport.Farthest, transport.Nearest, transport.Nearest}, [3]int{0, 0, 1}, 1},
+		{"only there", nil, []uint8{transport.Nearest, transport.Far, transport.Far}, [3]int{0, 0, 0}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, Options{})
+			p := from(r.core, 0, r.onNodes(c.nodes[:]...))
+			p.Routes[0].Hops[0].Near, p.Routes[0].Hops[0].There = c.near, c.there
+			r.submit(p, High, 128*kib, clock.Never)
+			require.Equal(t, []int{c.first, c.first}, r.taken())
+			r.drain()
+		})
+	}
+}
+
 // Calls that are carried out at once go over a rail of the keys, too.
 func TestInlineCallsKeepToTheRailsOfTheirKeys(t *testing.T) {
 	r := newRig(t, Options{})

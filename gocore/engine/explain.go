@@ -28,7 +28,7 @@ type ExplainedRoute struct {
 	State     string   `json:"state"`
 	Staged    string   `json:"staged,omitempty"`  // how it goes through memory of the host, if it does
 	Keys      string   `json:"keys,omitempty"`    // on which rails this memory can be used, and why not on others
-	Near      string   `json:"near,omitempty"`    // which rails are near this memory, where some are and others not
+	Near      string   `json:"near,omitempty"`    // which rails are near the memory of an end, where some are not
 	Why       string   `json:"why,omitempty"`     // why a request does not begin here
 	Detail    string   `json:"detail,omitempty"`  // in the transport's own words
 	Sharing   string   `json:"sharing,omitempty"` // with other processes: slot, their number, load
@@ -112,10 +112,18 @@ func (e *Engine) explainPlan(c *Call) *Explanation {
 	return out
 }
 
-// nearOf says in words how far rails are from this memory, "" where no rail is farther than another.
+// nearOf says in words how far rails are from the memory of both ends, "" where no rail is farther than another.
 func nearOf(h *plan.Hop) string {
+	here, there := ranksOf("this memory", h.Near), ranksOf("the peer's memory", h.There)
+	if here != "" && there != "" {
+		return here + "; " + there
+	}
+	return here + there
+}
+
+func ranksOf(memory string, ranks []uint8) string {
 	var rails [transport.Farthest + 1][]string
-	for i, rank := range h.Near {
+	for i, rank := range ranks {
 		rank = min(rank, transport.Farthest)
 		rails[rank] = append(rails[rank], strconv.Itoa(i))
 	}
@@ -128,7 +136,7 @@ func nearOf(h *plan.Hop) string {
 	if len(words) < 2 {
 		return ""
 	}
-	return "from this memory, " + strings.Join(words, "; ")
+	return "from " + memory + ", " + strings.Join(words, "; ")
 }
 
 // keysOf says in words on which rails a hop's keys work, "" for all.

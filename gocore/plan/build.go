@@ -112,7 +112,7 @@ func (c *Candidate) route(op transport.Op) Route {
 		Vectors:   c.Info.Vectors,
 		Bounces:   c.Info.Bounces,
 		Hops: []Hop{{Link: c.Link, Op: op, LocalKey: c.LocalKey, RemoteKey: c.RemoteKey, Rails: c.Match.Rails,
-			Near: c.Match.Near, Why: c.Match.Why}},
+			Near: c.Match.Near, There: c.Match.There, Why: c.Match.Why}},
 		SliceMax:  c.Info.SliceMax,
 		SliceBest: c.Info.SliceBest,
 		Alignment: max(c.Info.Alignment, 1),

@@ -33,6 +33,7 @@ type Hop struct {
 	Rails     uint64  // on which both keys work, as transport.Match says; 0: all
 	Why       string  // for people: why other rails are left out
 	Near      []uint8 // how near each rail is, as transport.Match says; nil: by NUMA nodes
+	There     []uint8 // how near its far end is to the peer's memory; nil: not known
 }
 
 // Route is one way; Plan.Routes[0] is tried first.

@@ -17,10 +17,11 @@ type Matcher interface {
 type Match struct {
 	Rails uint64  // a bit each by index, 0: all. The last bit is the rail of index 63 and all beyond it
 	Near  []uint8 // by index: how far the rail is from the local memory; others are as the last. nil: unknown
+	There []uint8 // the same of its far end and the peer's memory
 	Why   string  // for people: why rails are left out
 }
 
-// Ranks of Match.Near, as the setting numa_penalties counts them.
+// Ranks of Match.Near and There, as the setting numa_penalties counts them.
 const (
 	Nearest  uint8 = iota // below the same PCI switch or host bridge, or on the memory's NUMA node
 	Far                   // on another one
