@@ -48,6 +48,7 @@ type remote struct {
 	onDevice   bool   // memory of a GPU or another device
 	cut        uint64 // bytes of each part but the last
 	keys       []remoteKey
+	near       []uint8 // how near the devices are to the memory; nil: not known
 
 	floor    atomic.Uint64
 	closed   atomic.Bool
@@ -75,6 +76,15 @@ func (m *remote) key(device int) *remoteKey {
 		return &m.keys[device]
 	}
 	return &away
+}
+
+// nearOf ranks a device of the peer by its way to the memory. One that came later is far: another descriptor has its
+// rank.
+func (m *remote) nearOf(device int) uint8 {
+	if device < len(m.near) {
+		return m.near[device]
+	}
+	return transport.Far
 }
 
 // part returns the key of the part with a byte of the region, and how many bytes of it there are from there on.

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"io/fs"
+	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -70,4 +71,63 @@ func TestNICsNearAGPUComeFirst(t *testing.T) {
 			require.NoError(t, r.a.Transport.Deregister(t.Context(), local))
 		})
 	}
+}
+
+// TestThePeerRanksItsOwnNICs: a descriptor says how near the NICs are to the memory of a GPU. Match has that of each
+// rail's far end. Version 3, of an older engine or of memory of the host, has no ranks.
+func TestThePeerRanksItsOwnNICs(t *testing.T) {
+	r := newRigOver(t, 3, func(s *Settings) { s.Root = board() })
+	near, far := r.a.Transport.(*Transport), r.b.Transport.(*Transport)
+	region := newBuffer(t).region()
+	region.Device, region.Permission = mem.Device{PCI: "0000:03:00.0"}, mem.GlobalReadWrite
+	key, ranked, err := far.Register(t.Context(), region)
+	require.NoError(t, err)
+	require.EqualValues(t, descriptorRanked, ranked[0])
+	require.EqualValues(t, descriptorVersion, r.remote.Descriptor[0], "no NIC is nearer to memory of the host")
+	older := slices.Clone(ranked[:len(ranked)-3])
+	older[0] = descriptorVersion
+	want := []uint8{transport.Farthest, transport.Nearest, transport.Far}
+	for _, d := range []transport.Descriptor{ranked, older} {
+		remote, err := near.Import(r.c.Link, d)
+		require.NoError(t, err)
+		match, err := near.Match(r.c.Link, r.local.Key, remote)
+		require.NoError(t, err)
+		require.Nil(t, match.Near)
+		rails := near.links.Lookup(r.c.Link).list()
+		require.Len(t, match.There, len(rails)*int(d[0]-descriptorVersion))
+		for i, rank := range match.There {
+			require.Equal(t, want[rails[i].far], rank, "rail %d to %s", i, rails[i].remoteName)
+		}
+	}
+	require.NoError(t, far.Deregister(t.Context(), key))
+
+	for name, change := range map[string]func(transport.Descriptor) transport.Descriptor{
+		"a rank too many": func(d transport.Descriptor) transport.Descriptor { return append(d, 0) },
+		"one too few":     func(d transport.Descriptor) transport.Descriptor { return d[:len(d)-1] },
+		"an unknown rank": func(d transport.Descriptor) transport.Descriptor {
+			d[len(d)-1] = transport.Farthest + 1
+			return d
+		},
+		"a later version": func(d transport.Descriptor) transport.Descriptor { d[0] = descriptorRanked + 1; return d },
+		"ranks in version 3": func(d transport.Descriptor) transport.Descriptor {
+			d[0] = descriptorVersion
+			return d
+		},
+	} {
+		_, bad := decode(change(slices.Clone(ranked)), far.self.ID)
+		require.NotNil(t, bad, name)
+	}
+}
+
+// TestAMatrixRanksForPeersToo: the owner's own list comes before the bus. A device that came after the descriptor is
+// far.
+func TestAMatrixRanksForPeersToo(t *testing.T) {
+	r := newRigOver(t, 2, func(s *Settings) {
+		s.Matrix = map[string]any{"cpu:0": []any{[]any{"fake1"}, []any{"fake0"}}}
+	})
+	m, bad := decode(r.remote.Descriptor, r.b.Transport.(*Transport).self.ID)
+	require.Nil(t, bad)
+	require.Equal(t, []uint8{transport.Far, transport.Nearest}, m.near)
+	require.Equal(t, transport.Nearest, m.nearOf(1))
+	require.Equal(t, transport.Far, m.nearOf(2))
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -262,11 +263,22 @@ func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) erro
 //	version u8 | owner 16 | key u64 | version of the keys u32 | bytes u64 | bytes of a part u64 | base u32
 //	| permission u8 | on a device u8 | NICs u8
 //	| for each: 1 u8, rkey u32 of each part, or 0 u8 where the device did not take it, or 2 u8 where it is lost
-const descriptorVersion = 3
+//	| for each, in version 4: how near it is to the memory u8 (transport.Nearest and others)
+//
+// Version 3 is that of a region for which no NIC is nearer than another, and of older engines. They refuse version 4.
+const (
+	descriptorVersion = 3
+	descriptorRanked  = 4
+)
 
 func (t *Transport) describe(r *region) transport.Descriptor {
 	k := r.keys.Load()
-	d := append(transport.Descriptor{descriptorVersion}, t.self.ID[:]...)
+	list := t.nics()
+	near, version := t.ranks(r, list[:min(len(k.remote), len(list))]), byte(descriptorRanked)
+	if len(near) < len(k.remote) || !differ(near) {
+		near, version = nil, descriptorVersion
+	}
+	d := append(transport.Descriptor{version}, t.self.ID[:]...)
 	d = binary.LittleEndian.AppendUint64(d, uint64(r.key))
 	d = binary.LittleEndian.AppendUint32(d, k.version)
 	d = binary.LittleEndian.AppendUint64(d, r.Size)
@@ -277,7 +289,6 @@ func (t *Transport) describe(r *region) transport.Descriptor {
 		permission = min(permission, mem.GlobalReadOnly)
 	}
 	d = append(kit.AppendBool(append(d, byte(permission)), onDevice(r.Kind)), byte(len(k.remote)))
-	list := t.nics()
 	for i, m := range k.remote {
 		switch {
 		case m != nil:
@@ -291,8 +302,11 @@ func (t *Transport) describe(r *region) transport.Descriptor {
 			d = append(d, keyNone)
 		}
 	}
-	return d
+	return append(d, near...)
 }
+
+// differ reports whether some ranks are not the same.
+func differ(near []uint8) bool { return len(near) > 0 && slices.Min(near) != slices.Max(near) }
 
 // devicesMax bounds the devices of an engine.
 const devicesMax = 64
@@ -312,8 +326,13 @@ func decode(d transport.Descriptor, owner transport.ID) (*remote, *errs.Error) {
 		}
 		m.keys = append(m.keys, key)
 	}
+	known := version == descriptorVersion
+	if version == descriptorRanked && n <= devicesMax {
+		m.near = slices.Clone(r.Bytes(n))
+		known = n > 0 && slices.Max(m.near) <= transport.Farthest
+	}
 	switch {
-	case !r.Whole() || !cut || version != descriptorVersion || m.permission > mem.GlobalReadWrite || n > devicesMax:
+	case !r.Whole() || !cut || !known || m.permission > mem.GlobalReadWrite || n > devicesMax:
 		return nil, errs.New(errs.InvalidArgument, "rdma.import", "not a descriptor of this transport: %d bytes",
 			len(d))
 	case id != owner:

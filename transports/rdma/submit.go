@@ -106,18 +106,20 @@ func (t *Transport) Match(number transport.Link, local transport.LocalKey, key t
 	}
 	match, whole := transport.Match{}, true
 	rails := l.list()
+	devices := make([]*device, len(rails))
 	for i, r := range rails {
-		rank, why := t.rankOf(own, m, r)
-		match.Near = append(match.Near, rank)
+		devices[i] = r.device
+		why := t.leavesOut(own, m, r)
 		if why == "" {
 			match.Rails |= 1 << min(i, 63)
-			continue
+		} else {
+			whole, match.Why = false, why
 		}
-		whole, match.Why = false, why
+		if m.near != nil {
+			match.There = append(match.There, m.nearOf(r.far))
+		}
 	}
-	if !t.matrix.lists(own.Location) {
-		match.Near = t.ofBus(own, rails)
-	}
+	match.Near = t.ranks(own, devices)
 	if whole {
 		match.Rails = 0
 	} else if match.Rails == 0 {
@@ -126,21 +128,21 @@ func (t *Transport) Match(number transport.Link, local transport.LocalKey, key t
 	return match, nil
 }
 
-// rankOf returns how near the device of a rail is to a region, and why its keys do not work there.
-func (t *Transport) rankOf(own *region, m *remote, r *rail) (rank uint8, why string) {
+// leavesOut returns why the keys of a region do not work on a rail, "" where they do.
+func (t *Transport) leavesOut(own *region, m *remote, r *rail) string {
 	k := own.keys.Load()
-	rank, used := t.matrix.rank(own.Location, r.device.name)
+	_, used := t.matrix.rank(own.Location, r.device.name)
 	switch here := k.own(r.device.index) != nil || r.device.lost.Load(); { // one that returns will take it
 	case !used:
-		why = "the priority matrix leaves " + r.device.name + " out for " + string(own.Location)
+		return "the priority matrix leaves " + r.device.name + " out for " + string(own.Location)
 	case !here && k.why != nil:
-		why = k.why.Error()
+		return k.why.Error()
 	case !here:
-		why = r.device.name + " did not take the memory"
+		return r.device.name + " did not take the memory"
 	case m.key(r.far).state == keyNone:
-		why = r.remoteName + " of the peer did not take the region"
+		return r.remoteName + " of the peer did not take the region"
 	}
-	return rank, why
+	return ""
 }
 
 // Probe implements transport.Prober by an empty WRITE.

@@ -78,19 +78,34 @@ func (m matrix) lists(location mem.Location) bool {
 	return own || all
 }
 
-// ofBus ranks rails by the way on PCI between our devices and the accelerator that has a region, as the topology does:
-// the shortest way that a rail has is near, others on the node are far, and those between sockets farthest. nil leaves
-// the ranks to the core, which knows the nodes: for memory of the host, and where the ways are not known.
-func (t *Transport) ofBus(own *region, rails []*rail) (near []uint8) {
+// ranks says how near devices of ours are to a region: by its line of the matrix, else by the bus. nil leaves it to the
+// core, which knows the nodes: for memory of the host, and where the ways are not known.
+func (t *Transport) ranks(own *region, devices []*device) (near []uint8) {
+	if !t.matrix.lists(own.Location) {
+		return t.ofBus(own, devices)
+	}
+	for _, d := range devices {
+		rank, _ := t.matrix.rank(own.Location, d.name)
+		near = append(near, rank)
+	}
+	return near
+}
+
+// ofBus ranks devices by their way on PCI to the accelerator that has a region, as the topology does. The shortest way
+// that one of them has is near, others on the node are far, and those between sockets farthest.
+func (t *Transport) ofBus(own *region, devices []*device) (near []uint8) {
+	if own.Device.PCI == "" {
+		return nil
+	}
 	root, address := t.settings.root(), strings.ToLower(own.Device.PCI)
 	bus := nic.BusPath(root, address)
 	if bus == "" {
 		return nil
 	}
 	node, shortest := nic.BusNode(root, address), len(nic.Ways)
-	ways := make([]int, len(rails))
-	for i, r := range rails {
-		if ways[i] = slices.Index(nic.Ways[:], nic.Way(bus, r.device.bus, node, r.device.node)); ways[i] >= 0 {
+	ways := make([]int, len(devices))
+	for i, d := range devices {
+		if ways[i] = slices.Index(nic.Ways[:], nic.Way(bus, d.bus, node, d.node)); ways[i] >= 0 {
 			shortest = min(shortest, ways[i])
 		}
 	}

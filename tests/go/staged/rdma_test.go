@@ -119,7 +119,7 @@ func board() fs.FS {
 }
 
 // Memory of a GPU moves without a copy in memory of the host where NICs take it. Its plan knows which of them is behind
-// the GPU's own switch.
+// the GPU's own switch, at both ends.
 func TestAPlanRanksTheNICsNearAGPU(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, _ *fake.Loaded) {
 		f := verbs.Open(t)
@@ -140,7 +140,8 @@ func TestAPlanRanksTheNICsNearAGPU(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, rdma.Name, x.Taken, "%+v", x)
 			require.Equal(t, 1, x.Routes[0].Hops)
-			require.Equal(t, "from this memory, "+words, x.Routes[0].Near)
+			require.Equal(t, "from this memory, "+words+
+				"; from the peer's memory, near: rails 0, 3; farthest: rails 1, 2", x.Routes[0].Near)
 		}
 	})
 }
