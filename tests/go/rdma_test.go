@@ -15,6 +15,7 @@ import (
 	fake "github.com/tent-engine/tent/tests/fakes/verbs"
 	"github.com/tent-engine/tent/transports/all"
 	"github.com/tent-engine/tent/transports/rdma"
+	"github.com/tent-engine/tent/transports/tcp"
 )
 
 // overFake is the rdma transport over a library without hardware.
@@ -34,13 +35,14 @@ func (f overFake) Open(ctx context.Context, config any, host transport.Host, sin
 }
 
 // openRDMA opens an engine over the fake's two devices. Lanes are few, for the tests are many.
-func openRDMA(t testing.TB, settings map[string]any) *engine.Engine {
+func openRDMA(t testing.TB, settings map[string]any, beside ...engine.Plug) *engine.Engine {
 	own := map[string]any{"transports/shm/enable": false, "transports/tcp/enable": false,
 		"transports/rdma/num_lanes": 2}
 	for key, value := range settings {
 		own[key] = value
 	}
-	return openWith(t, own, all.Transports(), []engine.Plug{{Factory: overFake{path: fake.Open(t).Path}}})
+	first := []engine.Plug{{Factory: overFake{path: fake.Open(t).Path}}}
+	return openWith(t, own, all.Transports(), append(first, beside...))
 }
 
 // rdmaPair is two engines that have nothing but RDMA.
@@ -68,6 +70,38 @@ func TestBytesArriveByRDMAThroughAnEngine(t *testing.T) {
 			destination.check(t)
 		}
 	}
+}
+
+// TestARegionServesOverTCPWhileItsNICsPinIt holds the NICs' registrations, as a terabyte would.
+func TestARegionServesOverTCPWhileItsNICsPinIt(t *testing.T) {
+	f := fake.Open(t)
+	settings := map[string]any{"transports/tcp/enable": true, "register_wait_ms": 1}
+	beside := engine.Plug{Factory: tcp.Factory{}}
+	a, b := openRDMA(t, settings, beside), openRDMA(t, settings, beside)
+	const size = 4 << 20
+	source, destination := memory(t, size), newGuarded(t, size)
+	offer(t, a, source, "")
+	t.Cleanup(func() { f.Control(t, "hold 0") }) // before the engines close
+	f.Control(t, "hold %d", size)
+	before := f.Control(t, "bytes")
+	id := offer(t, b, destination.bytes, "there")
+	s := segment(t, a, b, "there")
+	write(t, a, source, destination.bytes, s, 1)
+	standing, err := b.Standing(id)
+	require.NoError(t, err)
+	require.Equal(t, engine.RegionReady, standing.On["tcp"].State)
+	require.Equal(t, engine.RegionRegistering, standing.On["rdma"].State)
+	require.Equal(t, before, f.Control(t, "bytes"), "the NICs have moved nothing")
+	require.Equal(t, "tcp", wouldTake(t, a, source, s).Taken)
+
+	f.Control(t, "hold 0")
+	require.Eventually(t, func() bool {
+		_, err := a.Segment(t.Context(), s, true)
+		return err == nil && wouldTake(t, a, source, s).Taken == "rdma"
+	}, patience, time.Millisecond)
+	write(t, a, source, destination.bytes, s, 2)
+	destination.check(t)
+	require.GreaterOrEqual(t, f.Control(t, "bytes"), before+size)
 }
 
 // TestADeadNICSendsItsWorkToTheOther kills one of two devices under a transfer: the transfer ends whole.

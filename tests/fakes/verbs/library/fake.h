@@ -72,6 +72,7 @@ struct knobs {
 	int lose, twice;          /* so many of the next completions */
 	int status, statuses;     /* the next requests end with status */
 	int late, shuffle, delay; /* late and delay in µs */
+	int hold;                 /* registrations of so many bytes or more wait, 0 for none */
 	int soft;                 /* the vendor and the completer of Soft-RoCE */
 	bool reuse;               /* keys come back at once */
 	int devices, gids;        /* gids of the four addresses of a device are shown */

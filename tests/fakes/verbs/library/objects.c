@@ -207,6 +207,8 @@ static struct tv_mr *enter(struct tv_pd *pd, void *at, size_t bytes, uint64_t fi
 	static uint32_t tag;
 	struct context *c = (struct context *)pd->context;
 	pthread_mutex_lock(&big);
+	while (knobs.hold && bytes >= (size_t)knobs.hold)
+		pthread_cond_wait(&changed, &big);
 	if (strikes(&knobs.fail_register) || c->device->dead || (c->device->refused && c->device->refused == bytes))
 		return none(ENOMEM);
 	if ((access & TV_ACCESS_REMOTE_WRITE) && !(access & TV_ACCESS_LOCAL_WRITE))

@@ -305,7 +305,8 @@ static long knob(const char *what, long value) {
 	static const struct { const char *name; int *value; } ints[] = {{"register", &knobs.fail_register},
 		{"pair", &knobs.fail_pair}, {"queue", &knobs.fail_queue}, {"modify", &knobs.fail_modify},
 		{"open", &knobs.fail_open}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
-		{"statuses", &knobs.statuses}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay}, {"soft", &knobs.soft},
+		{"statuses", &knobs.statuses}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
+		{"hold", &knobs.hold}, {"soft", &knobs.soft},
 		{"devices", &knobs.devices}, {"gids", &knobs.gids}};
 	static const struct { const char *name; long *value; } longs[] = {{"objects", &counts.objects},
 		{"posts", &counts.posts}, {"requests", &counts.requests}, {"reads", &counts.reads},
