@@ -9,6 +9,7 @@ check.py --list          their names, lanes and budgets
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import re
@@ -126,6 +127,12 @@ def prepare_services(r: Runner, ctx: Context) -> None:
         raise RuntimeError("tests/services does not compile")
 
 
+def prepare_tracer(r: Runner) -> None:
+    """The program that counts system calls. Its tests say so where it cannot be had."""
+    with contextlib.suppress(MissingError):
+        guest.install_packages("python", {"/usr/bin/strace": "strace"}, r.log)
+
+
 def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> bool:
     """Compiles and installs for all stages, timed apart: with warm caches some seconds, with cold ones minutes."""
     watch = Stopwatch.start()
@@ -139,6 +146,8 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
         begin("go", lambda r: prepare_go(r, names, ctx))
         if any(STAGES[name].needs_wheel for name in names):
             begin("pythons", lambda r: prepare_pythons(r, ctx))
+        if "python" in names:
+            begin("tracer", prepare_tracer)
         if "capi" in names:
             begin("capi", prepare_capi)
         if "rdma" in names:

@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ COLD = 420  # seconds that packages and kernel may take where there is neither
 KEPT = ("PATH", "HOME", "LANG")
 KEPT_PREFIXES = ("TENT_", "GO")
 MEMORY_ROOM = 1 << 30  # bytes; a small /dev/shm, as containers have, would end the guest by SIGBUS
+APT = threading.Lock()  # its own lock makes the second one fail
 # The packages of Debian, by a file of each.
 LIBRARY = {
     "/usr/include/infiniband/verbs.h": "libibverbs-dev",
@@ -74,9 +76,10 @@ def install_packages(stage: str, needed: dict[str, str], log: Path, *, update: b
     if shutil.which("apt-get") is None:
         raise MissingError(f"{stage} needs a Debian, for the packages: {' '.join(packages or needed.values())}")
     if os.geteuid() == 0:
-        apt(log, stage, "update")
-        if packages:
-            apt(log, stage, "install", "--yes", "--no-install-recommends", *packages)
+        with APT:
+            apt(log, stage, "update")
+            if packages:
+                apt(log, stage, "install", "--yes", "--no-install-recommends", *packages)
     elif packages:
         raise MissingError(f"{stage} needs packages: apt-get install --no-install-recommends {' '.join(packages)}")
 
