@@ -27,14 +27,14 @@ def filled(text: str) -> str:
     return MARKED.sub(lambda m: f"{m[1]}\n{table.read(FOLDER / f'{m[2]}.json').markdown()}\n\n{m[3]}", text)
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     text = PAGE.read_text(encoding="utf-8")
     current = filled(text)
-    if "--check" in sys.argv[1:]:
+    if "--check" in arguments:
         return int(current != text)
     PAGE.write_text(current, encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

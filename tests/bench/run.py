@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import platform
+import random
 import socket
 import statistics
 import subprocess
@@ -125,9 +126,23 @@ def entries(rows: list[Row], figures: Figures) -> list[Entry]:
                 difference=rounded(value) if theirs and row.difference else None,
                 target=row.target(),
                 reached="yes" if row.reached(value) else "no",
+                interval=interval(row, ours, theirs),
             )
         )
     return measured
+
+
+RESAMPLES = 1000
+
+
+def interval(row: Row, ours: list[float], theirs: list[float]) -> tuple[float, float]:
+    """The 95 % interval of a row's figure, by the bootstrap (Efron, 1979) over its rounds: pairs stay together."""
+    dice, rounds, values = random.Random(1), range(len(ours)), []
+    for _ in range(RESAMPLES):
+        chosen = dice.choices(rounds, k=len(rounds))
+        values.append(row.value([ours[i] for i in chosen], [theirs[i] for i in chosen] if theirs else []))
+    values.sort()
+    return rounded(values[RESAMPLES // 40]), rounded(values[-RESAMPLES // 40])
 
 
 def rounded(value: float) -> float:

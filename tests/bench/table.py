@@ -25,6 +25,7 @@ class Entry:
     target: str
     reached: str  # "yes", "no", or "" for a row without a target
     cpu_ratio: float | None = None
+    interval: tuple[float, float] | None = None  # of the figure that is judged, 95 %; None in older files
 
     def cells(self) -> dict[str, str]:
         """The row's columns by their titles, in human units."""
@@ -94,7 +95,28 @@ def read(path: Path) -> Table:
     rows = fields.pop("rows")
     if "measured" in rows[0]:
         return Table(**fields, rows=[Reported(**row) for row in rows])
-    return Table(**fields, rows=[Entry(**row) for row in rows])
+    return Table(**fields, rows=[entry(row) for row in rows])
+
+
+def entry(fields: dict[str, Any]) -> Entry:
+    interval = fields.pop("interval", None)
+    return Entry(**fields, interval=None if interval is None else (interval[0], interval[1]))
+
+
+def slower(old: Table, new: Table) -> list[str]:
+    """The rows of a run that became worse: those with an interval that lies wholly beyond that of the older run, and
+    those without one that reached their target then and do not now."""
+    before, worse = {row.name: row for row in old.rows}, []
+    for row in new.rows:
+        then = before.get(row.name)
+        if isinstance(row, Entry) and isinstance(then, Entry) and row.interval and then.interval:
+            larger = row.interval[0] > then.interval[1]
+            smaller = row.interval[1] < then.interval[0]
+            if smaller if row.target.startswith("≥") else larger:
+                worse.append(f"{row.name}: {list(then.interval)} then, {list(row.interval)} now")
+        elif then is not None and then.reached == "yes" and row.reached == "no":
+            worse.append(f"{row.name}: it reached its target then, and does not now")
+    return worse
 
 
 def today(target: str, arguments: list[str], machine: str, rows: list[Entry] | list[Reported]) -> Table:

@@ -1,0 +1,70 @@
+"""The comparison of two runs of a benchmark, and the list of benchmarks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import bench_all
+import docs_tables
+import pytest
+import run
+import table
+from interpreters import ROOT
+from rows import Row, Side, Work
+
+
+def entry(name: str, target: str, interval: tuple[float, float] | None, reached: str = "yes") -> table.Entry:
+    return table.Entry(name, "us", 1.0, 1.0, 1.0, None, target, reached, interval=interval)
+
+
+def of(*rows: table.Entry) -> table.Table:
+    return table.Table("make bench", "2026-11-24", "two cores", list(rows))
+
+
+@pytest.mark.parametrize(
+    ("target", "then", "now", "worse"),
+    [
+        ("≤ 1", (0.9, 1.0), (1.01, 1.2), True),
+        ("≤ 1", (0.9, 1.0), (1.0, 1.2), False),
+        ("≤ 1", (0.9, 1.0), (0.5, 0.8), False),
+        ("≥ 1", (0.9, 1.0), (0.5, 0.8), True),
+        ("≥ 1", (0.9, 1.0), (1.01, 1.2), False),
+    ],
+)
+def test_a_row_is_worse_when_its_interval_is_wholly_beyond(
+    target: str, then: tuple[float, float], now: tuple[float, float], worse: bool
+) -> None:
+    lines = table.slower(of(entry("x", target, then)), of(entry("new", target, (9, 9)), entry("x", target, now)))
+    assert bool(lines) == worse
+    assert all(line.startswith("x:") for line in lines)
+
+
+def test_without_intervals_the_target_decides() -> None:
+    old = of(entry("x", "≤ 1", None), entry("y", "≤ 1", None, "no"))
+    assert table.slower(old, of(entry("x", "≤ 1", (1, 2), "no"), entry("y", "≤ 1", (1, 2), "no"))) == [
+        "x: it reached its target then, and does not now"
+    ]
+
+
+def test_an_interval_survives_its_file(tmp_path: Path) -> None:
+    of(entry("x", "≤ 1", (0.5, 2.0)), entry("y", "≤ 1", None)).write(tmp_path / "t.json")
+    rows = table.read(tmp_path / "t.json").rows
+    assert [row.interval for row in rows if isinstance(row, table.Entry)] == [(0.5, 2.0), None]
+
+
+def test_the_interval_is_of_pairs() -> None:
+    work = Work("write", 1)
+    side = Side("go", work, lambda m: m.p50)
+    row = Row("x", "ns", side, side, 1.0)
+    ours = [10.0, 20.0, 40.0, 80.0, 160.0]
+    assert run.interval(row, ours, [x / 2 for x in ours]) == (2.0, 2.0)
+    least, most = run.interval(row, ours, [1.0] * 5)
+    assert 10 <= least < 40 < most <= 160
+
+
+def test_every_table_of_the_page_has_its_benchmark() -> None:
+    page = docs_tables.PAGE.read_text(encoding="utf-8")
+    assert set(re.findall(r"<!-- table: (\w+) -->", page)) <= set(bench_all.BENCHMARKS)
+    targets = re.findall(r"^(bench[\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert {target for target, _, _ in bench_all.BENCHMARKS.values()} <= set(targets)
