@@ -3,8 +3,8 @@
 bench_all.py [--only NAME ...]
 
 A benchmark that needs what this machine lacks (root, fio, other engines) fails by its name; the others go on. The
-output is in build/bench-all/NAME.log. A row became worse if its 95 % interval lies wholly beyond that of the table that was
-there before, so two tables of different machines say little.
+output is in build/bench-all/NAME.log. A row became worse if its 95 % interval lies wholly beyond that of the table
+that was there before, so two tables of different machines say little.
 """
 
 from __future__ import annotations
