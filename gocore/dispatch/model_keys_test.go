@@ -13,13 +13,15 @@ import (
 // that, as a Matcher would have told; for the others the rail refuses the slice.
 type keys struct {
 	random *rand.Rand
-	rails  []uint64 // by key, a bit each; 0: all
-	known  []bool   // plans say so
+	there  *rand.Rand // of the peer's ends
+	rails  []uint64   // by key, a bit each; 0: all
+	known  []bool     // plans say so
 	w      *world
 }
 
 func newKeys(seed uint64, w *world) *keys {
-	return &keys{random: rand.New(rand.NewPCG(seed, 3)), rails: []uint64{0}, known: []bool{true}, w: w}
+	return &keys{random: rand.New(rand.NewPCG(seed, 3)), there: rand.New(rand.NewPCG(seed, 6)), rails: []uint64{0},
+		known: []bool{true}, w: w}
 }
 
 // give makes a key for some hops.
@@ -37,8 +39,8 @@ func (k *keys) give(hop *plan.Hop, rails int) {
 	if k.random.IntN(2) == 0 {
 		hop.Near = []uint8{uint8(k.random.IntN(3)), uint8(k.random.IntN(3))}
 	}
-	if k.random.IntN(2) == 0 {
-		hop.There = []uint8{uint8(k.random.IntN(3)), uint8(k.random.IntN(3))}
+	if k.there.IntN(2) == 0 {
+		hop.There = []uint8{uint8(k.there.IntN(3)), uint8(k.there.IntN(3))}
 	}
 }
 

@@ -62,6 +62,7 @@ func (t *Transport) newLink(peer transport.Peer) *link {
 	l.rails.Store(new([]*rail))
 	l.timer = time.AfterFunc(time.Hour, l.kick)
 	l.timer.Stop()
+	l.kicks.Store(1) // Attach starts run
 	return l
 }
 
@@ -73,7 +74,7 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 		_, err = t.links.Attach("tcp.attach", func(n transport.Link) *link { l.number = n; return l })
 		if err == nil {
 			t.running.Add(1)
-			l.kick()
+			go l.run()
 		}
 	})
 	if !open {
