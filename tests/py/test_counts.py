@@ -32,7 +32,9 @@ works = pytest.mark.parametrize(("kind", "size", "ranges", "moving", "calls", "s
 
 def run(kind: str, size: int, ranges: int, times: int, *tracer: str) -> int:
     command = [*tracer, sys.executable, str(PROGRAM), kind, str(size), str(ranges), str(times)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
 
 
 def counted(summary: Path) -> dict[str, int]:

@@ -21,7 +21,7 @@ def sleeps(*processes: int) -> int:
     """Those of the threads that are there now."""
     total = 0
     for status in (path for pid in processes for path in Path(f"/proc/{pid}/task").glob("*/status")):
-        with contextlib.suppress(FileNotFoundError):  # a thread that ends meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends meanwhile
             words = status.read_text().split()
             total += int(words[words.index("voluntary_ctxt_switches:") + 1])
     return total
