@@ -188,7 +188,7 @@ func (s *guests) listens(g *guest) {
 func (s *guests) park(g *guest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.turns.park(g) {
+	if g.gone || !s.turns.park(g) {
 		return false
 	}
 	s.setSilent(g, false)

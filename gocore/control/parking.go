@@ -51,7 +51,7 @@ func (e exit) Accept() (net.Conn, error) {
 			if time.Since(g.came) <= e.limit {
 				return g, nil
 			}
-			_ = g.Close()
+			g.of.drop(g, "its network owed for handshakes for too long")
 		case <-e.closed:
 			return nil, net.ErrClosed
 		}

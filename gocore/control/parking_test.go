@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // parked has guests of one host come after its network has spent its credit.
@@ -77,6 +79,7 @@ func TestTheWaitingRoomIsBounded(t *testing.T) {
 		synctest.Wait()
 		require.True(t, list[0].gone)
 		require.Equal(t, 2, b.turns.free)
+		require.Equal(t, 1, b.refusals[transport.RefusedLimit], "it is counted")
 
 		b = newLobby(Limits{})
 		list = parked(t, b, 1)
@@ -88,6 +91,8 @@ func TestTheWaitingRoomIsBounded(t *testing.T) {
 		<-time.After(payback * 2 * time.Second)
 		synctest.Wait()
 		require.True(t, list[0].gone)
+		require.False(t, b.park(list[0]), "nobody waits for one that has gone")
+		require.Equal(t, 1, b.refusals[transport.RefusedLimit], "it is counted")
 		require.NoError(t, b.turns.room.Close())
 		require.ErrorIs(t, <-ended, net.ErrClosed)
 	})

@@ -190,7 +190,7 @@ func (s *turnstile) pass(at int) {
 	if w := (*stack)[last]; w.come != nil {
 		close(w.come)
 	} else if w.guest.holds.Store(true); !s.room.enter(w.guest) {
-		go func() { _ = w.guest.Close() }() // which leaves the turn
+		go w.guest.of.drop(w.guest, "too many had waited for their handshake") // it leaves the turn
 	}
 	*stack = slices.Delete(*stack, last, last+1)
 	if len(stacks[0])+len(stacks[1]) == 0 {
