@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
@@ -267,26 +268,33 @@ func (b *bench) requests(op transport.Op, size, count uint64, position int) []en
 	return list
 }
 
-// run moves one batch and returns how long the call of Submit took, and everything from the first call to the last.
-func (b *bench) run(list []engine.Request) (submit, whole time.Duration, err error) {
+// run moves one batch and returns the time from the first call to the last, or that of the submit alone. It reads the
+// clock twice, as the C programs beside it do: a reading costs some 15 to 30 ns, and a small batch less than ten of them.
+func (b *bench) run(list []engine.Request, submitOnly bool) (took time.Duration, err error) {
 	var id dispatch.BatchID
-	begin := time.Now()
-	called := begin
+	begin := clock.Now()
 	if len(list) == 1 {
 		id, err = b.engine.Move(&list[0])
 	} else if id, err = b.engine.NewBatch(len(list)); err == nil {
-		called = time.Now()
+		if submitOnly {
+			begin = clock.Now()
+		}
 		_, err = b.engine.Submit(id, list, nil)
 	}
-	submit = time.Since(called)
+	if submitOnly {
+		took = clock.Now().Sub(begin)
+	}
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	if state := b.engine.Wait(id, limit); state != dispatch.Completed {
-		return 0, 0, fmt.Errorf("the batch is %v", state)
+		return 0, fmt.Errorf("the batch is %v", state)
 	}
 	err = b.engine.FreeBatch(id)
-	return submit, time.Since(begin), err
+	if !submitOnly {
+		took = clock.Now().Sub(begin)
+	}
+	return took, err
 }
 
 // measure returns nanoseconds: of each batch from submit to its end, or of the submit alone.
@@ -297,14 +305,11 @@ func (b *bench) measure(op transport.Op, size, count uint64, iterations int, sub
 	}
 	took := make([]int64, iterations)
 	for i := range took {
-		submit, whole, err := b.run(lists[i%positions])
+		batch, err := b.run(lists[i%positions], submitOnly)
 		if err != nil {
 			return nil, err
 		}
-		took[i] = int64(whole)
-		if submitOnly {
-			took[i] = int64(submit)
-		}
+		took[i] = int64(batch)
 	}
 	return took, nil
 }
@@ -350,7 +355,7 @@ func (b *bench) check(op transport.Op, size, count uint64) (string, error) {
 	if _, err := b.peer.ask("fill %d", theirs); err != nil {
 		return "", err
 	}
-	if _, _, err := b.run(b.requests(op, size, count, 0)); err != nil {
+	if _, err := b.run(b.requests(op, size, count, 0), false); err != nil {
 		return "", err
 	}
 	wrong := firstWrong(b.region, size*count, b.seed)
