@@ -54,6 +54,8 @@ _Paths = TypedDict(
         "metrics/size_buckets": Any,
         "metrics/enable_prometheus": bool,
         "metrics/enable_json": bool,
+        "transports/acl/enable": bool,
+        "transports/acl/required": bool,
         "transports/ascend_direct/enable": bool,
         "transports/ascend_direct/transfer_timeout_ns": int | str,
         "transports/ascend_direct/connect_timeout_ns": int | str,

@@ -27,6 +27,7 @@ class TransportType(IntEnum):
 
 # Names that hints take, in lower case.
 HINTS: dict[str, int] = {
+    "acl": 66,
     "ascend": 8,
     "ascend_direct": 8,
     "ascenddirect": 8,

@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/ascend/acl"
 	"github.com/tent-engine/tent/transports/cuda"
 	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/cuda/gds"
@@ -36,6 +37,7 @@ type entry struct {
 var table = []entry{
 	{"shm", 3, "SHM", "", nil, shm.Factory{}, false},
 	{cuda.Name, 4, "NVLINK", "", nil, cuda.Factory{}, false},
+	{acl.Platform{}.Name(), 66, "", "", nil, insideNPUs, false},
 	{"rdma", 1, "RDMA", "", nil, rdma.Factory{}, false},
 	{"tcp", 7, "TCP", "", nil, tcp.Factory{}, false},
 	{gds.Name, 5, "GDS", "", nil, gds.Factory{}, true},
@@ -50,6 +52,10 @@ var table = []entry{
 	{"ub", 11, "UB", "", nil, nil, false},
 	{"mpcomm", 12, "MPCOMM", "", nil, nil, false},
 }
+
+// insideNPUs copies memory of NPUs inside of a process. Staging takes it on from there, by every other transport.
+var insideNPUs = loop.OnPlatform{Platform: acl.Platform{},
+	Needs: "a CANN runtime of 8.1 or newer (`libascendcl.so`), and one process; emulated only, never run on an NPU"}
 
 // PlugIns opens the shared libraries of the setting "plugins". One that cannot be used is there too, with the reason in
 // its Check. Devices of a plug-in are copied by loop.
@@ -117,7 +123,7 @@ func Factories(plugIns ...transport.Factory) []transport.Factory {
 }
 
 // platforms lists those of this build, one a kind of memory. An engine asks them about memory that it is given.
-var platforms = []device.Platform{driver.Platform{}}
+var platforms = []device.Platform{driver.Platform{}, acl.Platform{}}
 
 // Platforms returns those of this build and of the plug-ins that the setting "plugins" names, one a kind. A plug-in
 // takes the place of one of the build that does not work here, and of no other.

@@ -13,7 +13,7 @@ import (
 
 func TestConformanceOnAPlatform(t *testing.T) {
 	transporttest.Again(t, func(t *testing.T) transporttest.Harness {
-		f := OnPlatform{devicetest.New(t, mem.Tpu, 1)}
+		f := OnPlatform{Platform: devicetest.New(t, mem.Tpu, 1)}
 		return transporttest.Harness{
 			Check: f.Check, Local: transporttest.OnPlatform(f.Platform, 0),
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {

@@ -10,9 +10,21 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// OnPlatform makes loop transports for memory of a platform that has no transport of its own, a device plug-in's. The
+// OnPlatform makes loop transports for memory of a platform that has no transport of its own inside of a
+// process. The
 // platform copies between its memory and the host's, and pools of the host carry the bytes on.
-type OnPlatform struct{ device.Platform }
+type OnPlatform struct {
+	device.Platform
+	Needs string // on a machine, for transport.Described
+}
+
+// Settings implements transport.Configured: there are none.
+func (p OnPlatform) Settings() any { return struct{}{} }
+
+// Describe implements transport.Described.
+func (p OnPlatform) Describe() (needs string, like transport.Transport) {
+	return p.Needs, &loop{reach: reach{p.Name(), p.Platform}}
+}
 
 // Open starts the worker. Name and Check are the platform's.
 func (p OnPlatform) Open(_ context.Context, _ any, host transport.Host, sink transport.Sink) (transport.Transport,

@@ -85,6 +85,8 @@ var edges = []edge{
 		"access carries out Attach, Serve and Revoke of transports of one host, so it knows the contract"},
 	{"transports/*", []string{"+vocabulary", "gocore/device", "gocore/transport", "transports/kit",
 		"transports/host/*"}, apart},
+	{"transports/ascend/acl", []string{"+vocabulary", "gocore/device"},
+		"a platform knows no transport"},
 	{"transports/cuda/driver", []string{"+vocabulary", "gocore/device", "transports/cuda/nvml", "transports/host/*"},
 		"the platform asks NVML how its devices are connected, and knows no transport"},
 	{"transports/cuda/cufile", []string{"+vocabulary", "transports/cuda/driver"},
@@ -99,6 +101,8 @@ var edges = []edge{
 	{"pybind/*", []string{"gocore/*", "transports/all", "pybind"},
 		"pybind wraps the engine; a single transport is none of its business"},
 	{"tests/fakes/cuda", []string{"tests/fakes/loaded"}, "a fake library knows nothing of ours"},
+	{"tests/fakes/ascend", []string{"tests/fakes/cuda", "tests/fakes/loaded"},
+		"a fake library is built as others are, and knows nothing of ours"},
 	{"tests/fakes/cufile", []string{"tests/fakes/cuda", "tests/fakes/loaded"},
 		"a fake library works over another one, and knows nothing of ours"},
 	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/roce", "tests/forked",
@@ -108,8 +112,8 @@ var edges = []edge{
 
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
 var fakes = []string{"gocore/device/devicetest", "gocore/security/securitytest", "transports/transporttest",
-	"transports/sim", "transports/faulty", "tests/forked", "tests/roce", "tests/fakes/cuda", "tests/fakes/cufile",
-	"tests/fakes/nvml", "tests/fakes/verbs"}
+	"transports/sim", "transports/faulty", "tests/forked", "tests/roce", "tests/fakes/ascend", "tests/fakes/cuda",
+	"tests/fakes/cufile", "tests/fakes/nvml", "tests/fakes/verbs"}
 
 // testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{

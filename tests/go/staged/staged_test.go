@@ -1,8 +1,8 @@
 //go:build cgo
 
-// Package staged runs engines in two processes with the emulated libcuda. No transport carries its memory to the other
-// process, so it goes through memory of the host. Memory of devices is PROT_NONE for the processor: any touch of it by
-// a transport of the host ends the process.
+// Package staged runs engines in two processes with an emulated library of devices. No transport carries its
+// memory to the other process, so it goes through memory of the host. Memory of devices is PROT_NONE for the processor:
+// any touch of it by a transport of the host ends the process.
 package staged
 
 import (
@@ -18,16 +18,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/fakes/ascend"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	verbs "github.com/tent-engine/tent/tests/fakes/verbs"
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/all"
+	"github.com/tent-engine/tent/transports/ascend/acl"
 	"github.com/tent-engine/tent/transports/cuda/driver"
 )
 
@@ -75,17 +78,38 @@ func pattern(seed uint64, n int) []byte {
 // memory is a region of an engine, and the bands around it.
 type memory struct {
 	at  uintptr // of the first band
-	gpu *fake.Loaded
+	by  owner
 	own []byte // memory of the host; nil: of a device
+}
+
+// owner is the emulated library of devices, and the platform over it.
+type owner struct {
+	bare interface {
+		Peek(into []byte, at uintptr) error
+		Poke(at uintptr, from []byte) error
+	}
+	device.Platform
+}
+
+// owns returns the library that the test gave to this process.
+func owns() (o owner, err error) {
+	if os.Getenv("TENT_LIBASCENDCL") != "" {
+		o.Platform = acl.Platform{}
+		o.bare, err = ascend.Load()
+		return o, err
+	}
+	o.Platform = driver.Platform{}
+	o.bare, err = fake.Load()
+	return o, err
 }
 
 // give registers memory of a device, or of the host for -1, all of it filled with a pattern.
 func give(e *engine.Engine, device int, name string, seed uint64) (m memory, id mem.RegionID, err error) {
-	if m.gpu, err = fake.Load(); err != nil {
+	if m.by, err = owns(); err != nil {
 		return m, 0, err
 	}
 	if device >= 0 {
-		m.at, err = driver.Platform{}.Allocate(device, size+2*band)
+		m.at, err = m.by.Allocate(device, size+2*band)
 	} else {
 		m.own = make([]byte, size+2*band)
 		m.at = uintptr(unsafe.Pointer(&m.own[0]))
@@ -110,7 +134,7 @@ func (m memory) poke(offset int, from []byte) error {
 		copy(m.own[offset:], from)
 		return nil
 	}
-	return m.gpu.Poke(m.at+uintptr(offset), from)
+	return m.by.bare.Poke(m.at+uintptr(offset), from)
 }
 
 // all returns the bytes of the region and its bands.
@@ -120,7 +144,7 @@ func (m memory) all() ([]byte, error) {
 		copy(b, m.own)
 		return b, nil
 	}
-	return b, m.gpu.Peek(b, m.at)
+	return b, m.by.bare.Peek(b, m.at)
 }
 
 // Actor is the child: an engine that owns a region.
@@ -201,7 +225,7 @@ func release(t *testing.T, e *engine.Engine, m memory, id mem.RegionID) {
 	defer cancel()
 	require.NoError(t, e.CloseRegion(ctx, id))
 	if m.own == nil {
-		require.NoError(t, driver.Platform{}.Free(m.at, size+2*band))
+		require.NoError(t, m.by.Free(m.at, size+2*band))
 	}
 }
 
