@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/ascend"
 	"github.com/tent-engine/tent/transports/ascend/acl"
 	"github.com/tent-engine/tent/transports/cuda"
 	"github.com/tent-engine/tent/transports/cuda/driver"
@@ -39,6 +40,7 @@ var table = []entry{
 	{cuda.Name, 4, "NVLINK", "", nil, cuda.Factory{}, false},
 	{acl.Platform{}.Name(), 66, "", "", nil, insideNPUs, false},
 	{"rdma", 1, "RDMA", "", nil, rdma.Factory{}, false},
+	{ascend.Name, 8, "AscendDirect ASCEND_DIRECT", "", []string{"ascend", "ascenddirect"}, ascend.Factory{}, false},
 	{"tcp", 7, "TCP", "", nil, tcp.Factory{}, false},
 	{gds.Name, 5, "GDS", "", nil, gds.Factory{}, true},
 	{file.UringName, 6, "IOURING IO_URING", file.UringBranch, []string{"iouring"}, file.UringFactory{}, false},
@@ -46,7 +48,6 @@ var table = []entry{
 	{delegate.Name, 65, "", "", nil, delegate.Factory{}, false},
 
 	{"mnnvl", 2, "MNNVL", "", nil, nil, false},
-	{"ascend_direct", 8, "AscendDirect ASCEND_DIRECT", "", []string{"ascend", "ascenddirect"}, nil, false},
 	{"sunrise_link", 9, "SUNRISE_LINK", "", nil, nil, false},
 	{"tpu", 10, "TPU", "", nil, nil, false},
 	{"ub", 11, "UB", "", nil, nil, false},

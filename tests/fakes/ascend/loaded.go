@@ -67,13 +67,13 @@ func (l *Loaded) Enter(device int) error {
 // Current returns the device of this thread, -1 if it has none.
 func (l *Loaded) Current() int { return int(C.none(l.Find("current"))) }
 
-// Peek reads bytes of whatever memory, Poke writes them. No copy of the runtime's is involved.
+// Peek reads bytes of any memory, Poke writes them. No copy of the runtime's is involved.
 func (l *Loaded) Peek(into []byte, at uintptr) error {
 	return failed("peek", C.peek(l.Find("peek"), unsafe.Pointer(unsafe.SliceData(into)), C.uint64_t(at),
 		C.uint64_t(len(into)), 0))
 }
 
-// Poke writes bytes of whatever memory.
+// Poke writes bytes of any memory.
 func (l *Loaded) Poke(at uintptr, from []byte) error {
 	return failed("poke", C.peek(l.Find("peek"), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(at),
 		C.uint64_t(len(from)), 1))

@@ -158,15 +158,19 @@ func TestEachRowOfTheSelectionTree(t *testing.T) {
 		{"NVLink: GPU and GPU of one host", mem.Cuda, mem.Cuda, true, nil, "nvlink"},
 		{"RDMA: DRAM of two hosts", mem.Host, mem.Host, false, nil, "rdma"},
 		{"RDMA before TCP within a host", mem.Host, mem.Host, true, []string{"shm"}, "rdma"},
-		{"TCP: where nothing else is", mem.Host, mem.Host, false, []string{"rdma"}, "tcp"},
-		{"TCP: within a host, too", mem.Host, mem.Host, true, []string{"shm", "rdma"}, "tcp"},
+		{"TCP: where nothing else is", mem.Host, mem.Host, false, []string{"rdma", "ascend_direct"}, "tcp"},
+		{"TCP: within a host, too", mem.Host, mem.Host, true, []string{"shm", "rdma", "ascend_direct"}, "tcp"},
 		{"io_uring: DRAM and a file", mem.Host, mem.File, true, nil, "io-uring"},
 		{"BufIO: where the kernel gives no ring", mem.Host, mem.File, true, []string{"io-uring"}, "buf-io"},
 		{"MNNVL: not in this build, RDMA carries GPUs of two hosts", mem.Cuda, mem.Cuda, false, nil, "rdma"},
 		{"and staging does where there is no RDMA", mem.Cuda, mem.Cuda, false, []string{"rdma"}, ""},
 		{"GDS: GPU and a file", mem.Cuda, mem.File, true, nil, "gds"},
 		{"and staging does where it is off", mem.Cuda, mem.File, true, []string{"gds"}, ""},
-		{"nothing is left", mem.Host, mem.Host, false, []string{"rdma", "tcp"}, ""},
+		{"Ascend: NPUs of two hosts", mem.Npu, mem.Npu, false, nil, "ascend_direct"},
+		{"Ascend: an NPU and DRAM of two hosts", mem.Npu, mem.Host, false, nil, "ascend_direct"},
+		{"and staging does where there is no HIXL", mem.Npu, mem.Npu, false, []string{"ascend_direct"}, ""},
+		{"which begins with a copy inside of a process", mem.Npu, mem.Host, true, []string{"ascend_direct"}, "acl"},
+		{"nothing is left", mem.Host, mem.Host, false, []string{"rdma", "ascend_direct", "tcp"}, ""},
 	} {
 		t.Run(row.tree, func(t *testing.T) {
 			var candidates []plan.Candidate

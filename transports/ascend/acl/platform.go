@@ -46,6 +46,9 @@ func Current() int {
 	return int(C.ta_current())
 }
 
+// Usable returns why a device cannot be used, nil if it can.
+func Usable(ordinal int) error { return process().usable("acl", ordinal) }
+
 // Adopt makes the context of a device current on the calling goroutine's thread, for good. The goroutine has locked its
 // thread and never unlocks it, so the thread ends with the goroutine.
 func Adopt(ordinal int) error {

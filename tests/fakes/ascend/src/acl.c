@@ -363,6 +363,15 @@ API int fakeacl_kind(uint64_t address, uint64_t bytes, int *device) {
 	return leave(kind);
 }
 
+/* The address under which the process itself reaches bytes. */
+API uint64_t fakeacl_bytes(uint64_t address) {
+	int device;
+	pthread_mutex_lock(&lock);
+	uint64_t at = (uint64_t)reach(address, 1, &device);
+	leave(OK);
+	return at;
+}
+
 API uint64_t fakeacl_pinned(uint64_t bytes) {
 	void *at = NULL;
 	struct context *own = current;

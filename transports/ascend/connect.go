@@ -1,0 +1,209 @@
+package ascend
+
+import (
+	"context"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/ascend/hixl"
+)
+
+// connect takes a place, says hello to the owner and connects with HIXL. Everything that is registered there now can be
+// reached then.
+func (l *link) connect() error {
+	t := l.t
+	if err := l.sit(); err != nil {
+		return err
+	}
+	met, err := l.hello()
+	if err == nil {
+		err = l.dial(met)
+	}
+	t.mu.Lock()
+	if err != nil {
+		t.standLocked(l)
+	}
+	t.changed.Broadcast()
+	t.mu.Unlock()
+	t.bell.ring()
+	l.wake()
+	return err
+}
+
+// hello asks the owner for its address, and hears the news that it missed.
+func (l *link) hello() (met greeting, err error) {
+	ctx, cancel := context.WithTimeout(l.ctx, callLimit)
+	defer cancel()
+	answer, err := l.t.host.Call(ctx, l.peer, message(kindHello, uint64(l.number)))
+	if err != nil {
+		return met, err
+	}
+	if met, err = decodeGreeting(answer); err != nil {
+		return met, err
+	}
+	for _, n := range met.news {
+		l.apply(n)
+	}
+	return met, nil
+}
+
+// dial connects with HIXL. Where its links are all in use, another one makes room for the next try.
+func (l *link) dial(met greeting) error {
+	t := l.t
+	if err := l.claim(met.name); err != nil {
+		return err
+	}
+	name := hixl.NameOf(met.name)
+	var status hixl.Status
+	var failed *errs.Error
+	var life uint64
+	err := t.instance.with(func(engine *hixl.Engine, of uint64) {
+		life = of
+		status = engine.Connect(name, t.settings.ConnectTimeout)
+		if status == hixl.AlreadyConnected { // of before: it cannot see everything that is registered now
+			_ = engine.Disconnect(name, disconnectLimit)
+			status = engine.Connect(name, t.settings.ConnectTimeout)
+		}
+		if status != hixl.Success {
+			failed = status.Error("ascend.connect", hixl.Report()).WithPeer(l.peer.Address, Name, "")
+		}
+	})
+	if err == nil && failed != nil {
+		err = failed
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if status == hixl.ResourceExhausted {
+		t.makeRoomLocked(l)
+	}
+	if err != nil {
+		name.Free()
+		return err
+	}
+	l.name.Free()
+	l.name, l.seen, l.life, l.used = name, met.serial, life, clock.Now()
+	l.connection, l.evicted = open, false
+	if l.over { // it ends with the connection that it has now
+		l.cause = l.gone(errs.Lost, "the link was detached")
+	}
+	return nil
+}
+
+// claim waits until no other link of ours is connected with the peer's engine of HIXL, for that knows links by their
+// peer alone. Two links to one peer have it in turn.
+func (l *link) claim(name string) error {
+	t := l.t
+	ctx, cancel := context.WithTimeout(l.ctx, callLimit)
+	defer cancel()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	free := func() bool {
+		holder := t.claims[name]
+		if holder != nil && holder != l {
+			holder.evicted = true
+			holder.wake()
+		}
+		return holder == nil || holder == l
+	}
+	if !t.await(ctx, free) {
+		return errs.New(errs.Lost, "ascend.connect", "another link to %s does not end", name).
+			WithScope(errs.ScopeRail, errs.SideLocal)
+	}
+	t.claims[name], l.claimed = l, name
+	return nil
+}
+
+// disconnect ends the connection, if there is one. When it returns, nothing of the link moves. A connection that HIXL
+// does not end goes with our engine.
+func (l *link) disconnect() {
+	t := l.t
+	t.mu.Lock()
+	if l.connection != open {
+		t.mu.Unlock()
+		return
+	}
+	l.connection = closing
+	_ = t.await(context.Background(), func() bool { return l.calls == 0 }) // calls of the carrier do not wait
+	name, life := l.name, l.life
+	t.mu.Unlock()
+	var status hixl.Status
+	_ = t.instance.with(func(engine *hixl.Engine, now uint64) {
+		if now == life {
+			status = engine.Disconnect(name, disconnectLimit)
+		}
+	})
+	if status != hixl.Success && status != hixl.NotConnected {
+		t.instance.replace("a link does not end: " + status.String())
+	}
+	t.mu.Lock()
+	t.standLocked(l)
+	t.changed.Broadcast()
+	t.mu.Unlock()
+}
+
+// sit takes one of the places for links that are connected. The link that was not used for longest makes room.
+func (l *link) sit() error {
+	t := l.t
+	ctx, cancel := context.WithTimeout(l.ctx, callLimit)
+	defer cancel()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	room := func() bool { return t.seats < t.settings.Links && !l.heldLocked() }
+	if !room() && !l.heldLocked() {
+		t.makeRoomLocked(l)
+	}
+	if !t.await(ctx, room) {
+		return errs.New(errs.Lost, "ascend.connect", "%d links are connected, which is the limit", t.settings.Links).
+			WithScope(errs.ScopeRail, errs.SideLocal).WithHint("transports/ascend_direct/links_max")
+	}
+	t.seats++
+	l.connection = opening
+	return nil
+}
+
+// standLocked gives a link's place back.
+func (t *ascend) standLocked(l *link) {
+	if l.connection != shut {
+		l.connection, l.evicted = shut, false
+		t.seats--
+		if t.claims[l.claimed] == l {
+			delete(t.claims, l.claimed)
+		}
+	}
+}
+
+// makeRoomLocked asks one link to part: one without slices, the one that was not used for longest, or else that one of
+// all.
+func (t *ascend) makeRoomLocked(for_ *link) {
+	var idle, any *link
+	for _, l := range t.links.All() {
+		if l == for_ || l.connection != open || l.evicted {
+			continue
+		}
+		if any == nil || l.used < any.used {
+			any = l
+		}
+		if l.posted.Len() == 0 && l.queue.Len() == 0 && (idle == nil || l.used < idle.used) {
+			idle = l
+		}
+	}
+	if idle == nil {
+		idle = any
+	}
+	if idle != nil {
+		idle.evicted = true
+		idle.wake()
+	}
+}
+
+// loseAll notes that the connections of all links end with our engine of HIXL. Their posted slices end afterwards.
+func (t *ascend) loseAll(why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.links.All() {
+		if l.connection == open && l.cause == nil {
+			l.cause = errs.New(errs.Lost, Name, "our engine of HIXL begins again, because %s", why).
+				WithScope(errs.ScopeRail, errs.SideLocal)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package ascend
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// remote is a region of the peer.
+type remote struct {
+	region, base, size uint64
+	serial             uint64 // links that were made since see it
+	permission         mem.Permission
+	fixed              bool // not even its owner may write it
+
+	floor  atomic.Uint64
+	closed atomic.Bool
+}
+
+// hear applies news.
+func (m *remote) hear(n news) {
+	for {
+		floor := m.floor.Load()
+		if uint64(n.floor) <= floor || m.floor.CompareAndSwap(floor, uint64(n.floor)) {
+			break
+		}
+	}
+	if n.closed {
+		m.closed.Store(true)
+	}
+}
+
+// refuses returns why a slice of an epoch may not touch the region, nil if it may.
+func (m *remote) refuses(epoch transport.Epoch) *errs.Error {
+	switch {
+	case m.closed.Load():
+		return refused(errs.AddressNotRegistered, errs.SideRemote, "the owner has closed the region")
+	case uint64(epoch) < m.floor.Load():
+		return transport.Fenced(Name)
+	}
+	return nil
+}
+
+// apply shuts the keys of a region, and returns one of them.
+func (l *link) apply(n news) (named transport.RemoteKey) {
+	for key, m := range l.keys.All() {
+		if m.region == n.region {
+			m.hear(n)
+			named = key
+		}
+	}
+	return named
+}
+
+// Import implements transport.Transport. It asks the owner whether the region is still there; from then on the owner
+// knows that this link has to hear of a fence.
+func (t *ascend) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	l := t.links.Lookup(number)
+	if l == nil {
+		return 0, kit.StaleLink("ascend.import", number)
+	}
+	m, bad := decode(d, l.peer.ID)
+	if bad != nil {
+		return 0, bad
+	}
+	if m.permission == mem.LocalReadWrite {
+		return 0, refused(errs.PermissionDenied, errs.SideRemote, "the owner keeps the region to itself")
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, transport.HearingLimit)
+	defer cancel()
+	key := l.keys.Insert(func(transport.RemoteKey) *remote { return m }) // before the question: news may overtake it
+	n, err := l.learn(ctx, m.region)
+	if err != nil {
+		l.keys.Delete(key)
+		return 0, err
+	}
+	m.hear(n)
+	return key, nil
+}
+
+// Forget implements transport.Transport.
+func (t *ascend) Forget(number transport.Link, key transport.RemoteKey) {
+	if l := t.links.Lookup(number); l != nil {
+		l.keys.Delete(key)
+	}
+}
