@@ -9,8 +9,17 @@ import (
 )
 
 // connect takes a place, says hello to the owner and connects with HIXL. Everything that is registered there now can be
-// reached then.
+// reached then. Where HIXL has fewer links than we thought, the link waits for another one to part.
 func (l *link) connect() error {
+	for {
+		err := l.attempt()
+		if err == nil || !l.t.shrink(err) {
+			return err
+		}
+	}
+}
+
+func (l *link) attempt() error {
 	t := l.t
 	if err := l.sit(); err != nil {
 		return err
@@ -30,6 +39,29 @@ func (l *link) connect() error {
 	return err
 }
 
+// full is the error of a link for which HIXL has no room.
+type full struct{ cause *errs.Error }
+
+func (f full) Error() string { return f.cause.Error() }
+
+// Unwrap returns the error of HIXL.
+func (f full) Unwrap() error { return f.cause }
+
+// shrink takes the number of links that are there for the bound, if HIXL had no room for one more, and reports whether
+// another link can make room.
+func (t *ascend) shrink(err error) bool {
+	if _, is := err.(full); !is {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.seats == 0 {
+		return false
+	}
+	t.most = min(t.most, t.seats)
+	return true
+}
+
 // hello asks the owner for its address, and hears the news that it missed.
 func (l *link) hello() (met greeting, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, callLimit)
@@ -42,12 +74,12 @@ func (l *link) hello() (met greeting, err error) {
 		return met, err
 	}
 	for _, n := range met.news {
-		l.apply(n)
+		l.tell(n, l.apply(n))
 	}
 	return met, nil
 }
 
-// dial connects with HIXL. Where its links are all in use, another one makes room for the next try.
+// dial connects with HIXL.
 func (l *link) dial(met greeting) error {
 	t := l.t
 	if err := l.claim(met.name); err != nil {
@@ -68,14 +100,14 @@ func (l *link) dial(met greeting) error {
 			failed = status.Error("ascend.connect", hixl.Report()).WithPeer(l.peer.Address, Name, "")
 		}
 	})
-	if err == nil && failed != nil {
+	switch {
+	case err == nil && status == hixl.ResourceExhausted:
+		err = full{failed}
+	case err == nil && failed != nil:
 		err = failed
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if status == hixl.ResourceExhausted {
-		t.makeRoomLocked(l)
-	}
 	if err != nil {
 		name.Free()
 		return err
@@ -141,20 +173,25 @@ func (l *link) disconnect() {
 	t.mu.Unlock()
 }
 
-// sit takes one of the places for links that are connected. The link that was not used for longest makes room.
+// sit takes one of the places for links that are connected. Links that were not used for longest make room, one for each
+// that waits.
 func (l *link) sit() error {
 	t := l.t
-	ctx, cancel := context.WithTimeout(l.ctx, callLimit)
-	defer cancel()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	room := func() bool { return t.seats < t.settings.Links && !l.heldLocked() }
-	if !room() && !l.heldLocked() {
-		t.makeRoomLocked(l)
+	t.waiting++
+	defer func() { t.waiting-- }()
+	room := func() bool {
+		if l.heldLocked() {
+			return false
+		}
+		if t.seats >= t.most {
+			t.makeRoomLocked(l)
+		}
+		return t.seats < t.most
 	}
-	if !t.await(ctx, room) {
-		return errs.New(errs.Lost, "ascend.connect", "%d links are connected, which is the limit", t.settings.Links).
-			WithScope(errs.ScopeRail, errs.SideLocal).WithHint("transports/ascend_direct/links_max")
+	if !t.await(l.ctx, room) {
+		return errs.Wrap(errs.Lost, "ascend.connect", l.ctx.Err())
 	}
 	t.seats++
 	l.connection = opening
@@ -172,12 +209,16 @@ func (t *ascend) standLocked(l *link) {
 	}
 }
 
-// makeRoomLocked asks one link to part: one without slices, the one that was not used for longest, or else that one of
-// all.
-func (t *ascend) makeRoomLocked(for_ *link) {
+// makeRoomLocked asks a link to part, if fewer were asked than wait. It is one without slices, the one that was not used
+// for longest, or else that one of all.
+func (t *ascend) makeRoomLocked(newcomer *link) {
 	var idle, any *link
+	leaving := 0
 	for _, l := range t.links.All() {
-		if l == for_ || l.connection != open || l.evicted {
+		if l.evicted {
+			leaving++
+		}
+		if l == newcomer || l.connection != open || l.evicted {
 			continue
 		}
 		if any == nil || l.used < any.used {
@@ -186,6 +227,9 @@ func (t *ascend) makeRoomLocked(for_ *link) {
 		if l.posted.Len() == 0 && l.queue.Len() == 0 && (idle == nil || l.used < idle.used) {
 			idle = l
 		}
+	}
+	if leaving >= t.waiting {
+		return
 	}
 	if idle == nil {
 		idle = any

@@ -72,7 +72,7 @@ func (c connection) String() string {
 
 // Limits of calls to a peer, and pauses between tries.
 const (
-	callLimit  = 2 * time.Second
+	callLimit  = time.Second
 	retryLeast = 20 * time.Millisecond
 	retryMost  = time.Second
 )
@@ -408,12 +408,17 @@ func (l *link) hear(ctx context.Context, n news) bool {
 			return false
 		}
 	}
-	if n.floor != 0 && !n.closed {
-		t.mu.Unlock()
-		t.sink.Fenced(l.number, named, n.floor)
-		t.mu.Lock()
-	}
+	t.mu.Unlock()
+	l.tell(n, named)
+	t.mu.Lock()
 	return true
+}
+
+// tell hands the epoch of a fence to the core.
+func (l *link) tell(n news, named transport.RemoteKey) {
+	if n.floor != 0 && !n.closed {
+		l.t.sink.Fenced(l.number, named, n.floor)
+	}
 }
 
 // touchesLocked reports whether a posted slice of a forbidden epoch names a region.

@@ -76,7 +76,7 @@ func (f Factory) Open(_ context.Context, given any, host transport.Host, sink tr
 	}
 	t := &ascend{settings: s, host: host, sink: sink, self: host.Self(), quiet: make(chan struct{}),
 		claims: map[string]*link{}, guests: guests{byKey: map[guestKey]*guest{}}}
-	t.changed.L = &t.mu
+	t.changed.L, t.most = &t.mu, s.Links
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	if err := t.bell.open(); err != nil {
 		return nil, err
@@ -113,6 +113,8 @@ type ascend struct {
 	starving []*link          // that are owed Ready
 	claims   map[string]*link // links that are connected, or about to be, by the peer's engine of HIXL
 	seats    int              // links that are connected, or about to be
+	most     int              // of them
+	waiting  int              // links that wait for a place
 	paused   int              // calls that need all links gone
 	stopped  bool             // the carrier ends
 }

@@ -3,12 +3,20 @@
 package staged
 
 import (
+	"context"
+	"math/rand/v2"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/fakes/ascend"
+	"github.com/tent-engine/tent/tests/netbed"
 )
 
 // Bytes of an NPU reach another process without HIXL, and come back: the platform copies them, and the transports of
@@ -39,4 +47,101 @@ func TestBytesOfAnNPUCrossThroughHostMemory(t *testing.T) {
 			})
 		})
 	}
+}
+
+// linked are settings of engines with HIXL.
+var linked = map[string]any{"transports/nvlink/enable": false, "transports/ascend_direct/enable": true,
+	"transports/ascend_direct/port": 20000 + rand.IntN(400)*100}
+
+// With HIXL, bytes go from NPU to NPU of two processes, and no byte of them is in memory of the host.
+func TestBytesOfNPUsCrossByHIXL(t *testing.T) {
+	ascend.RunLinked(t, nil, nil, func(t *testing.T, _ *ascend.Loaded, h *ascend.Linked) {
+		p := startWith(t, 0, linked)
+		e, m := hereWith(t, 0, linked)
+		to := open(t, e, p.address)
+		crosses(t, e, m, p.bytes, to)
+		x, err := e.Explain(request(transport.Write, m, to, 0, size))
+		require.NoError(t, err)
+		require.Equal(t, "ascend_direct", x.Taken, "%+v", x)
+		require.Equal(t, 1, x.Routes[0].Hops)
+		require.Positive(t, h.Stats().Moved)
+	})
+}
+
+// A peer that is killed ends its transfers, and takes nothing with it here.
+func TestAKilledPeerEndsTransfersByHIXL(t *testing.T) {
+	ascend.RunLinked(t, nil, nil, func(t *testing.T, _ *ascend.Loaded, h *ascend.Linked) {
+		p := startWith(t, 0, linked)
+		e, m := hereWith(t, 0, linked)
+		to := open(t, e, p.address)
+		h.Hold(true)
+		id, err := e.Move(request(transport.Write, m, to, 0, size))
+		require.NoError(t, err)
+		p.Kill()
+		h.Hold(false)
+		s := finish(t, e, id)
+		require.Equal(t, dispatch.Failed, s.State)
+		require.Contains(t, []errs.Code{errs.PeerUnreachable, errs.PeerRestarted}, errs.CodeOf(s.Err), "%v", s.Err)
+		now, err := m.all()
+		require.NoError(t, err)
+		require.Equal(t, pattern(2, size+2*band), now)
+	})
+}
+
+// Stall begins a WRITE of all of the region "cache" of an engine, and holds HIXL back.
+func (a *Actor) Stall(address string, _ *netbed.Nothing) error {
+	h, err := ascend.LoadHIXL()
+	if err != nil {
+		return err
+	}
+	if err := a.Meet(address, nil); err != nil {
+		return err
+	}
+	h.Hold(true)
+	a.batch, err = a.engine.Move(request(transport.Write, a.memory, a.peer, 0, size))
+	for err == nil && h.Stats().Requests == 0 { // HIXL has some of it
+		runtime.Gosched()
+	}
+	return err
+}
+
+// Resume lets HIXL go on, and returns how the WRITE ended.
+func (a *Actor) Resume(_ netbed.Nothing, end *string) error {
+	h, err := ascend.LoadHIXL()
+	if err != nil {
+		return err
+	}
+	h.Hold(false)
+	a.engine.Wait(a.batch, patience)
+	s, err := a.engine.Summary(a.batch)
+	*end = s.State.String()
+	return err
+}
+
+// A peer that is stopped in the middle of a transfer is fenced: the bytes that it had posted stay where they are.
+func TestAStoppedPeerIsFencedByHIXL(t *testing.T) {
+	ascend.RunLinked(t, nil, nil, func(t *testing.T, _ *ascend.Loaded, _ *ascend.Linked) {
+		p := startWith(t, 0, linked)
+		e, err := openEngine(linked)
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			require.Empty(t, e.Close(5*time.Second, true))
+			require.NoError(t, e.Forget())
+		})
+		m, id, err := give(e, 0, "cache", 2)
+		require.NoError(t, err)
+		t.Cleanup(func() { release(t, e, m, id) })
+		p.do("Stall", e.Address(), &netbed.Nothing{})
+		require.NoError(t, p.Stop())
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		require.NoError(t, e.FenceRegion(ctx, id, ""))
+		require.NoError(t, p.Signal(unix.SIGCONT))
+		var end string
+		p.do("Resume", netbed.Nothing{}, &end)
+		require.NotEqual(t, "COMPLETED", end)
+		mine, err := m.all()
+		require.NoError(t, err)
+		require.Equal(t, pattern(2, size+2*band), mine, "written by a transfer of before the fence")
+	})
 }

@@ -153,6 +153,7 @@ type Actor struct {
 	memory memory
 	region mem.RegionID
 	peer   engine.SegmentID
+	batch  dispatch.BatchID
 }
 
 // Open starts the engine.
