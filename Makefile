@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-security bench-handshakes bench-failover bench-qos bench-scale bench-staging bench-file bench-rdma bench-clients bench-all check-rdma check-gpu capi install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-security bench-handshakes bench-failover bench-qos bench-scale bench-staging bench-file bench-rdma bench-clients bench-all check-rdma check-gpu capi ascend-shim install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -101,6 +101,13 @@ bench-all: develop ## every table of docs/performance, one after the other, and 
 
 capi: ## build/capi: libtent.so, its header, its pkg-config file; make capi ARGS=--check runs the examples
 	@$(PYTHON) tools/build_capi.py $(ARGS)
+
+ascend-shim: ## build/ascend/libtent_ascend.so, between tent and HIXL: make ascend-shim CANN=1 takes the headers below ASCEND_HOME_PATH
+	@command -v $(CXX) > /dev/null || { echo "ascend-shim: no $(CXX): the shim is C++"; exit 1; }
+	@mkdir -p build/ascend
+	$(CXX) -std=c++17 -O2 -fPIC -shared -Wall -Wextra -fvisibility=hidden \
+		$(if $(CANN),-DTENT_USE_CANN_HEADERS -I"$(ASCEND_HOME_PATH)/include") \
+		transports/ascend/shim/tent_ascend.cc -o build/ascend/libtent_ascend.so
 
 install: ## libtent.so, its header and tent.pc under PREFIX: make install PREFIX=/usr/local DESTDIR=
 	@$(PYTHON) tools/build_capi.py --install "$(PREFIX)"

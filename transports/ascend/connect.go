@@ -47,7 +47,7 @@ func (f full) Error() string { return f.cause.Error() }
 // Unwrap returns the error of HIXL.
 func (f full) Unwrap() error { return f.cause }
 
-// shrink takes the number of links that are there for the bound, if HIXL had no room for one more, and reports whether
+// shrink takes the number of links that are there for the bound, if HIXL had no room for one more. It reports whether
 // another link can make room.
 func (t *ascend) shrink(err error) bool {
 	if _, is := err.(full); !is {
@@ -173,8 +173,8 @@ func (l *link) disconnect() {
 	t.mu.Unlock()
 }
 
-// sit takes one of the places for links that are connected. Links that were not used for longest make room, one for each
-// that waits.
+// sit takes one of the places for links that are connected. Links that were not used for longest make room, one for
+// each that waits.
 func (l *link) sit() error {
 	t := l.t
 	t.mu.Lock()
@@ -209,8 +209,8 @@ func (t *ascend) standLocked(l *link) {
 	}
 }
 
-// makeRoomLocked asks a link to part, if fewer were asked than wait. It is one without slices, the one that was not used
-// for longest, or else that one of all.
+// makeRoomLocked asks a link to part, if fewer were asked than wait. It is one without slices, the one that was not
+// used for longest, or else that one of all.
 func (t *ascend) makeRoomLocked(newcomer *link) {
 	var idle, any *link
 	leaving := 0

@@ -325,7 +325,8 @@ func TestLinksMakeRoomForEachOther(t *testing.T) {
 				for round := range uint64(3) {
 					var all []*transport.Slice
 					for i, conn := range conns {
-						s := conn.Slice(transport.Write, conn.Rail(t), r.local, round*piece, fars[i], round*piece, piece)
+						at := round * piece
+						s := conn.Slice(transport.Write, conn.Rail(t), r.local, at, fars[i], at, piece)
 						conn.Send(s)
 						all = append(all, s)
 					}

@@ -24,7 +24,8 @@ func TestAMissingLibraryIsNamed(t *testing.T) {
 		"another HIXL": {"libm.so.6", "libm.so.6", shim, "undefined symbol: _ZN"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			environment := []string{"TENT_LIBMETADEF=" + c.metadef, "TENT_LIBHIXL=" + c.hixl, "TENT_LIBASCEND=" + c.shim}
+			environment := []string{"TENT_LIBMETADEF=" + c.metadef, "TENT_LIBHIXL=" + c.hixl,
+				"TENT_LIBASCEND=" + c.shim}
 			fake.In(t, environment, func(t *testing.T) {
 				err := hixl.Load()
 				require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err), "%v", err)

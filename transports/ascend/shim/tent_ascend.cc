@@ -5,6 +5,10 @@
 #include "tent_ascend.h"
 
 #include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "hixl_abi.h"
 
