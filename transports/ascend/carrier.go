@@ -51,9 +51,21 @@ type posting struct {
 	report  string
 }
 
-// carry is the carrier's goroutine.
+// startCarrier starts the carrier's goroutine.
+func (t *ascend) startCarrier() error {
+	ready := make(chan error)
+	t.carrier.running.Go(func() {
+		failed := t.onThread()
+		ready <- failed
+		if failed == nil {
+			t.carry()
+		}
+	})
+	return <-ready
+}
+
+// carry posts and asks until the transport ends.
 func (t *ascend) carry() {
-	failed := t.onThread() // Open has looked at the device
 	pause := pauseLeast
 	for {
 		t.mu.Lock()
@@ -63,7 +75,7 @@ func (t *ascend) carry() {
 		}
 		waits := t.gatherLocked()
 		t.mu.Unlock()
-		moved := failed == nil && t.turn()
+		moved := t.turn()
 		switch {
 		case moved:
 			pause = pauseLeast

@@ -1,6 +1,7 @@
 package ascend
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,7 @@ type instance struct {
 	name   string       // "address:port", by which peers connect
 	port   int          // the next one to try
 	life   uint64       // of the engine; grows with each
+	over   bool         // none begins any more
 
 	mu      sync.Mutex // of registrations
 	entries []*entryOf
@@ -50,22 +52,34 @@ func (i *instance) begin(t *ascend) error {
 	if err := acl.Usable(i.ordinal); err != nil {
 		return err
 	}
-	for range threads {
-		i.running.Go(func() {
-			failed := t.onThread()
-			for call := range i.calls {
-				if failed == nil {
-					call()
-				}
-			}
-		})
+	err := i.start()
+	if err == nil {
+		i.gate.Lock()
+		err = i.openLocked()
+		i.gate.Unlock()
 	}
-	i.gate.Lock()
-	err := i.openLocked()
-	i.gate.Unlock()
 	if err != nil {
 		close(i.calls)
 		i.running.Wait()
+	}
+	return err
+}
+
+// start starts the threads. One that does not get the context of the device is an error.
+func (i *instance) start() error {
+	ready := make(chan error)
+	for range threads {
+		i.running.Go(func() {
+			failed := i.t.onThread()
+			ready <- failed
+			for call := range i.calls {
+				call()
+			}
+		})
+	}
+	var err error
+	for range threads {
+		err = errors.Join(err, <-ready)
 	}
 	return err
 }
@@ -109,7 +123,7 @@ func (i *instance) end() {
 		i.do(i.engine.Close)
 		i.engine = nil
 	}
-	i.failed = errs.New(errs.EngineClosed, Name, "transport is closed")
+	i.over, i.failed = true, errs.New(errs.EngineClosed, Name, "transport is closed")
 	i.gate.Unlock()
 	close(i.calls)
 	i.running.Wait()
@@ -119,6 +133,10 @@ func (i *instance) end() {
 // owner: nothing that a silent peer has posted reaches our memory when it returns.
 func (i *instance) replace(why string) {
 	i.gate.Lock()
+	defer i.gate.Unlock()
+	if i.over {
+		return
+	}
 	i.t.host.Log().Warn("ascend_direct: the engine of HIXL begins again", "because", why)
 	i.t.loseAll(why)
 	if i.engine != nil {
@@ -130,7 +148,6 @@ func (i *instance) replace(why string) {
 	if i.failed != nil {
 		i.t.host.Log().Error("ascend_direct: no engine of HIXL", "err", i.failed)
 	}
-	i.gate.Unlock()
 	i.t.kickAll()
 }
 

@@ -138,7 +138,12 @@ func (t *ascend) Deregister(ctx context.Context, key transport.LocalKey) error {
 	if r == nil {
 		return kit.NoRegion("ascend.deregister", key)
 	}
-	t.revoke(ctx, r, nil, transport.ForGood)
+	r.mu.Lock()
+	closed := r.gate.all.closed
+	r.mu.Unlock()
+	if !closed {
+		t.revoke(ctx, r, nil, transport.ForGood)
+	}
 	t.regions.Delete(key)
 	i, e := &t.instance, r.entry
 	i.mu.Lock()

@@ -86,7 +86,12 @@ func (f Factory) Open(_ context.Context, given any, host transport.Host, sink tr
 		t.bell.close()
 		return nil, err
 	}
-	t.carrier.running.Go(t.carry)
+	if err := t.startCarrier(); err != nil {
+		t.cancel()
+		t.instance.end()
+		t.bell.close()
+		return nil, err
+	}
 	return t, nil
 }
 

@@ -1,6 +1,7 @@
 package ascend
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -58,6 +59,28 @@ func TestTheDeviceIsThatOfTheThread(t *testing.T) {
 		}()
 		require.Equal(t, 2, <-chosen)
 	})
+}
+
+// A thread that does not get the context of the device is an error of Open, which leaves nothing behind.
+func TestAThreadWithoutTheDeviceIsAnError(t *testing.T) {
+	for _, nth := range []int{2, threads, threads + 1} { // some thread, the last of them, the carrier
+		t.Run(fmt.Sprint(nth), func(t *testing.T) {
+			fake.RunLinked(t, nil, nil, func(t *testing.T, npu *fake.Loaded, h *fake.Linked) {
+				warm(t)
+				npu.Inject("aclrtSetCurrentContext", nth+2, 507899) // NewWorld warms up by two
+				harness := suite(onNPU(npu), onNPU(npu), h)
+				harness.Open = func(t *testing.T, c transporttest.Config) transport.Transport {
+					_, err := Factory{}.Open(t.Context(), Settings{}, c.Host, c.Sink)
+					require.ErrorContains(t, err, "aclrtSetCurrentContext: a failure of the test")
+					tr, err := Factory{}.Open(t.Context(), Settings{}, c.Host, c.Sink)
+					require.NoError(t, err)
+					return tr
+				}
+				transporttest.NewWorld(t, harness).Open("a")
+				require.EqualValues(t, 1, h.Stats().Engines)
+			})
+		})
+	}
 }
 
 // Messages of a peer are noise until they are proved to be none.
