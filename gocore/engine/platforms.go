@@ -11,7 +11,7 @@ import (
 
 // This file finds the device of a region. The platforms say it; a location of the user must agree with them.
 //
-// Where a build has no platform of its kind, a location such as "npu:0" is believed: a transport may know such memory
+// Where a build has no platform of its kind, a location such as "tpu:0" is believed: a transport may know such memory
 // by itself. Where the build has one that does not work here, the location is refused with that platform's reason.
 // A platform that cannot say, since its driver has failed, makes "*" an error: the range may be memory of a device.
 // Locations of the host are believed then, and the look at the mappings of the range comes behind (look.go).
