@@ -39,6 +39,7 @@ type rig struct {
 	local  *transporttest.Operand
 	remote *transporttest.Remote
 	mute   atomic.Bool // calls of the second node reach nobody
+	dead   atomic.Bool // and are refused, as by the host of a process that was killed
 	heard  hearing
 }
 
@@ -86,15 +87,18 @@ func (h *hearing) linksDown() int {
 	return len(h.links)
 }
 
-// silent is a host with calls that reach nobody while mute is set.
+// silent is a host with calls that reach nobody while mute is set, and are refused while dead is.
 type silent struct {
 	transport.Host
-	mute *atomic.Bool
+	mute, dead *atomic.Bool
 }
 
 func (s silent) Call(ctx context.Context, peer transport.Peer, message []byte) ([]byte, error) {
 	if s.mute.Load() {
 		return nil, errs.New(errs.Timeout, "call", "nobody answers")
+	}
+	if s.dead.Load() {
+		return nil, errs.New(errs.PeerUnreachable, "call", "refused").WithScope(errs.ScopeLink, errs.SideRemote)
 	}
 	return s.Host.Call(ctx, peer, message)
 }
@@ -116,7 +120,7 @@ func onRig(t *testing.T, links fake.LinkSettings, s Settings, test func(r *rig))
 				r.heard.Sink = c.Sink
 				c.Sink = &r.heard
 			case "b":
-				c.Host = silent{c.Host, &r.mute}
+				c.Host = silent{c.Host, &r.mute, &r.dead}
 			}
 			tr, err := Factory{}.Open(t.Context(), s, c.Host, c.Sink)
 			require.NoError(t, err)
@@ -403,6 +407,23 @@ func TestAFenceHoldsForAPeerThatDoesNotAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A peer that was killed is proved to be gone: nobody waits for it, and no other link pays.
+func TestAKilledGuestCostsNoEngineOfHIXL(t *testing.T) {
+	onRig(t, nil, Settings{}, func(r *rig) {
+		r.meets()
+		owner := r.b.Transport.(*ascend)
+		where, _, err := owner.instance.address()
+		require.NoError(t, err)
+		r.dead.Store(true)
+		r.remote.Fence(t, nil)
+		r.dead.Store(false)
+		now, _, err := owner.instance.address()
+		require.NoError(t, err)
+		require.Equal(t, where, now)
+		require.Empty(t, owner.guests.all(), "it is forgotten")
+	})
 }
 
 // A link that HIXL does not end goes with our engine of HIXL. Others are made anew.

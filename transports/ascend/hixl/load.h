@@ -1,8 +1,12 @@
-/* The functions of ../shim/tent_ascend.h in a shim that was loaded. load_hixl comes first, once. */
+/* The functions of ../shim/tent_ascend.h in a shim that was loaded. load_hixl comes first, once.
+ *
+ * The go command looks for changes in this folder alone: where that header changes, its number does here, too. */
 #ifndef TENT_HIXL_LOAD_H
 #define TENT_HIXL_LOAD_H
 
 #include "../shim/tent_ascend.h"
+
+_Static_assert(TENT_ASCEND_ABI == 1, "load.c calls the functions of this number");
 
 int load_hixl(char *why, size_t bytes); /* 0, or -1 and the reason */
 const char *hixl_report(void);
