@@ -203,3 +203,26 @@ def test_a_forked_process_may_not_use_the_library(libraries: Libraries) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     """,
     )
+
+
+def test_without_cann_the_error_says_what_is_missing() -> None:
+    """Memory of the host stays memory of the host then, and moves."""
+    program = """
+import tent
+
+ours, theirs = bytearray(b"x" * 4096), bytearray(4096)
+with tent.Engine() as engine, tent.Engine() as peer:
+    for call in (lambda: engine.register(ours, location="npu:0"), lambda: engine.allocate(4096, location="npu:0")):
+        try:
+            call()
+        except tent.DeviceNotFoundError as error:
+            assert '"npu:0"' in str(error) and "no CANN runtime: /nonexistent.so" in str(error), error
+        else:
+            raise AssertionError("npu:0")
+    with peer.register(theirs, name="page"), engine.open(peer.address) as segment, engine.register(ours) as own:
+        engine.write(own, segment["page"][0:4096]).result(timeout=10)
+assert theirs == ours
+"""
+    env = os.environ | {"TENT_LIBASCENDCL": "/nonexistent.so"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env)
+    assert done.returncode == 0, done.stderr

@@ -78,7 +78,7 @@ def test_a_wrong_device_is_an_error_that_names_the_right_one(library: str) -> No
                 assert "cuda:1" in str(error) and "cuda:0" in str(error), error
             else:
                 raise AssertionError("registered")
-        for location in ("cpu:0", "cuda:0", "npu:0"):
+        for location in ("cpu:0", "cuda:0", "tpu:0"):
             try:
                 engine.register((address, SIZE), location=location)
             except tent.InvalidArgumentError as error:
