@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -30,8 +31,8 @@ func abusive(t *testing.T, compiled, abuse string) Factory {
 func TestTablesThatCannotBeUsedAreRefusedWithTheReason(t *testing.T) {
 	compiled := built(t, asC, "testdata/abuse.c")
 	for abuse, reason := range map[string]string{
-		"no-table":        "it cannot serve version 1.0",
-		"other-major":     "it is made for version 2.0 of the interface, and this is 1.0",
+		"no-table":        "it cannot serve version 1.1",
+		"other-major":     "it is made for version 2.1 of the interface, and this is 1.1",
 		"empty-table":     "its table has 0 bytes",
 		"shorter":         "compile it with the header of this tent",
 		"endless":         "its table has 4294967295 bytes",
@@ -148,6 +149,8 @@ func TestBreachesAreSurvivedNamedAndEndThePlugIn(t *testing.T) {
 		{"no-port", "", false},
 		{"poll-lies", "", false},
 		{"larger", "", false},
+		{"older", "", false},
+		{"half-newer", "", false},
 		{"late", "", false},
 	} {
 		t.Run(row.abuse, func(t *testing.T) {
@@ -242,7 +245,9 @@ func TestOpenSurvivesWhatAPlugInSaysOfItself(t *testing.T) {
 		"open-fails": "failed with 7777", "open-empty": "open gave no transport",
 		"odd-feature": "it has features 0x4000000d", "odd-alignment": "its alignment is 3",
 		"no-slices": "its slices have up to 0 bytes", "no-depth": "it takes 0 slices",
-		"no-pairs": "it moves no kind of memory", "odd-versions": "it speaks versions 2 to 0"} {
+		"no-pairs": "it moves no kind of memory", "odd-versions": "it speaks versions 2 to 0",
+		"no-sync": "it moves files, and lacks open_file, import_file or sync",
+		"no-poll": "it copies in poll, and has no function poll"} {
 		t.Run(abuse, func(t *testing.T) {
 			w := &watcher{Host: self{}}
 			_, err := abusive(t, compiled, abuse).Open(t.Context(), nil, w, w)
@@ -265,6 +270,8 @@ func TestOpenSurvivesWhatAPlugInSaysOfItself(t *testing.T) {
 
 // self is the host of a transport that is opened alone.
 type self struct{ transport.Host }
+
+func (self) Addresses() []netip.Addr { return nil }
 
 func (self) Self() transport.Peer {
 	return transport.Peer{Address: "self:1", ID: transport.NumberedID(1)}

@@ -101,3 +101,48 @@ int tp_heard(const tent_transport_api *api, tent_transport *t, tent_rail rail, t
 size_t tp_explain(const tent_transport_api *api, tent_transport *t, uint64_t link, char *text, size_t size) {
 	return api->explain(t, link, text, size);
 }
+
+int tp_open_file(const tent_transport_api *api, tent_transport *t, const tent_file_spec *spec, tent_file *file,
+                 tent_error *e) {
+	return api->open_file(t, spec, file, e);
+}
+
+int tp_import_file(const tent_transport_api *api, tent_transport *t, uint64_t link, const tent_file *file,
+                   uint64_t *key, tent_error *e) {
+	return api->import_file(t, link, file, key, e);
+}
+
+void tp_sync(const tent_transport_api *api, tent_transport *t, uint64_t link, uint64_t key, uint64_t token) {
+	api->sync(t, link, key, token);
+}
+
+int tp_allocate(const tent_transport_api *api, tent_transport *t, tent_memory *m, tent_error *e) {
+	return api->allocate(t, m, e);
+}
+
+int tp_release(const tent_transport_api *api, tent_transport *t, uint64_t address, uint64_t bytes, tent_error *e) {
+	return api->release(t, address, bytes, e);
+}
+
+int tp_remap(const tent_transport_api *api, tent_transport *t, uint64_t key, uint64_t offset, uint64_t bytes,
+             uint64_t limit, tent_error *e) {
+	return api->remap(t, key, offset, bytes, limit, e);
+}
+
+int tp_match(const tent_transport_api *api, tent_transport *t, uint64_t link, uint64_t local, uint64_t remote,
+             tent_match *match, tent_error *e) {
+	return api->match(t, link, local, remote, match, e);
+}
+
+void tp_disconnect(const tent_transport_api *api, tent_transport *t, const tent_peer *peer) {
+	api->disconnect(t, peer);
+}
+
+int tp_reach(const tent_transport_api *api, tent_transport *t, const tent_peer *peer, const char *const *addresses,
+             size_t n, char *why, size_t size) {
+	return api->reach(t, peer, addresses, n, why, size);
+}
+
+uint64_t tp_flushes(const tent_transport_api *api, tent_transport *t) { return api->flushes(t); }
+
+size_t tp_survey(const tent_transport_api *api, char *text, size_t size) { return api->survey(text, size); }

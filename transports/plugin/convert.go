@@ -7,10 +7,8 @@ package plugin
 import "C"
 
 import (
-	"math/bits"
 	"unsafe"
 
-	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -52,7 +50,8 @@ func (a *arena) texts(list []string) **C.char {
 // peer makes the peer for a call.
 func (a *arena) peer(p transport.Peer) *C.tent_peer {
 	c := &C.tent_peer{size: C.uint32_t(unsafe.Sizeof(C.tent_peer{})), version: C.uint16_t(p.Version),
-		address: a.text(p.Address), name: a.text(p.Name), machine_id: a.text(p.MachineID), network: a.text(p.Network)}
+		address: a.text(p.Address), name: a.text(p.Name), machine_id: a.text(p.MachineID), network: a.text(p.Network),
+		identity: a.text(p.Identity), host: a.text(p.Host), addresses: a.text(""), protects: C.uint64_t(p.Protects)}
 	if p.Self {
 		c.self = 1
 	}
@@ -124,70 +123,4 @@ func (p *port) senseless(format string, args ...any) *errs.Error {
 	e := refused(p.library.path, format, args...)
 	e.Code = errs.Internal
 	return e
-}
-
-const (
-	featuresKnown = C.TENT_VECTORS | C.TENT_CHECKSUMS | C.TENT_SAME_HOST | C.TENT_COPIES | C.TENT_PINS
-	bytesMost     = 1 << 40
-)
-
-// takeInfo checks the plug-in's account of itself.
-func (p *port) takeInfo(c *C.tent_info) error {
-	power := func(n uint64) bool { return bits.OnesCount64(n) == 1 }
-	most, best, unit := uint64(c.slice_max), uint64(c.slice_best), uint64(c.alignment)
-	switch {
-	case c.features&^featuresKnown != 0:
-		return p.senseless("it has features %#x, and this tent knows %#x", uint32(c.features), uint32(featuresKnown))
-	case !power(unit) || unit > 1<<20:
-		return p.senseless("its alignment is %d, which is no power of two up to 1 MiB", unit)
-	case most == 0 || most > bytesMost || most%unit != 0 || best == 0 || best > most:
-		return p.senseless("its slices have up to %d bytes, best %d, with alignment %d", most, best, unit)
-	case c.slices_max == 0 || c.slices_max > 1<<20:
-		return p.senseless("it takes %d slices a rail", uint32(c.slices_max))
-	case c.version_first > c.version_last:
-		return p.senseless("it speaks versions %d to %d", uint16(c.version_first), uint16(c.version_last))
-	}
-	has := func(feature C.uint32_t) bool { return c.features&feature != 0 }
-	p.info = transport.Info{Name: p.library.name, Vectors: has(C.TENT_VECTORS), Checksums: has(C.TENT_CHECKSUMS),
-		Versions: transport.Versions{First: uint16(c.version_first), Last: uint16(c.version_last)},
-		SameHost: has(C.TENT_SAME_HOST), Copies: has(C.TENT_COPIES), Pins: has(C.TENT_PINS), SliceMax: most,
-		SliceBest: best, Alignment: unit, SlicesMax: min(int(c.slices_max), slots)}
-	moves := false
-	for local := range mem.File { // files are no peers of plug-ins
-		for remote := range mem.File {
-			p.info.Pairs[local][remote] = c.pairs[local][remote] != 0
-			moves = moves || p.info.Pairs[local][remote]
-		}
-	}
-	if !moves {
-		return p.senseless("it moves no kind of memory")
-	}
-	return nil
-}
-
-// watched is a port of a plug-in that hears of its peers.
-type watched struct{ *port }
-
-// Heard implements transport.Witness.
-func (w watched) Heard(rail transport.Rail) (signs transport.Signs) {
-	if w.links.Lookup(rail.Link) == nil || !w.enter() {
-		return signs
-	}
-	defer w.leave()
-	var c C.tent_signs
-	c.size = C.uint32_t(unsafe.Sizeof(c))
-	if C.tp_heard(w.api, w.t, railTo(rail), &c) == 0 {
-		return signs
-	}
-	now := clock.Now()
-	at := func(ns C.uint64_t) clock.Time { return clock.Time(min(uint64(ns), uint64(now))) }
-	return transport.Signs{Heard: at(c.heard), Moved: at(c.moved), Spoke: at(c.spoke), Held: c.held != 0}
-}
-
-// withOptions returns the port with the optional interfaces that its plug-in has.
-func (p *port) withOptions() transport.Transport {
-	if p.api.heard != nil {
-		return watched{p}
-	}
-	return p
 }

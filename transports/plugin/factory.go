@@ -2,12 +2,14 @@ package plugin
 
 /*
 #include <stdlib.h>
+#include <string.h>
 #include "port.h"
 */
 import "C"
 
 import (
 	"context"
+	"strings"
 	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/config"
@@ -52,8 +54,21 @@ func (f Factory) Settings() any {
 	return f.library.settings
 }
 
-// Survey implements transport.Surveyor.
-func (f Factory) Survey() []string { return []string{"plug-in " + f.library.path} }
+// Survey implements transport.Surveyor: the file, and the plug-in's own findings.
+func (f Factory) Survey() []string {
+	found := []string{"plug-in " + f.library.path}
+	if f.library.api == nil || f.library.api.survey == nil {
+		return found
+	}
+	text := make([]byte, surveyMax)
+	C.tp_survey(f.library.api, (*C.char)(unsafe.Pointer(&text[0])), surveyMax)
+	for line := range strings.Lines(string(text[:C.strnlen((*C.char)(unsafe.Pointer(&text[0])), surveyMax)])) {
+		if line = errs.Printable(strings.TrimSpace(line), textMax); line != "" {
+			found = append(found, line)
+		}
+	}
+	return found
+}
 
 // Open opens a transport of the plug-in.
 func (f Factory) Open(_ context.Context, settings any, host transport.Host,
@@ -83,6 +98,11 @@ func (p *port) open(values []string) error {
 	defer texts.free()
 	list := texts.texts(values)
 	self := texts.peer(p.host.Self())
+	var reached []string
+	for _, at := range p.host.Addresses() {
+		reached = append(reached, at.String())
+	}
+	self.addresses = texts.text(strings.Join(reached, " "))
 	var e C.tent_error
 	if r := C.tp_open(p.api, p.c, self, list, &p.t, &e); r != 0 {
 		return p.failed("open", r, &e)
@@ -90,6 +110,7 @@ func (p *port) open(values []string) error {
 	if p.t == nil {
 		return p.senseless("open gave no transport")
 	}
+	C.tp_bind(p.c, p.api, p.t)
 	var info C.tent_info
 	info.size = C.uint32_t(unsafe.Sizeof(info))
 	C.tp_info(p.api, p.t, &info)

@@ -20,6 +20,7 @@ import (
 const (
 	settingsMax = 256
 	textMax     = 1024
+	surveyMax   = 16 << 10
 )
 
 // loaded is a plug-in's library with the parts that it brings, or the reason why it cannot be used.
@@ -74,22 +75,22 @@ func (l *loaded) transport(library unsafe.Pointer) error {
 	return nil
 }
 
-// apiLeast is the size of the table in version 1.0: a shorter one was not made by the header.
-const apiLeast = C.size_t(unsafe.Sizeof(C.tent_transport_api{}))
+// apiSize is the size of the table in this version; that of version 1.0 is TP_API_LEAST.
+const apiSize = C.size_t(unsafe.Sizeof(C.tent_transport_api{}))
 
 // table copies a plug-in's table and returns why it cannot be used.
 func table(path string, theirs *C.tent_transport_api) (*C.tent_transport_api, error) {
 	size := C.size_t(theirs.size)
-	if size < apiLeast || size > 1<<16 {
-		return nil, refused(path, "its table has %d bytes, and version 1.0 has %d", uint64(size), uint64(apiLeast)).
+	if size < C.TP_API_LEAST || size > 1<<16 {
+		return nil, refused(path, "its table has %d bytes, and version 1.0 has %d", uint64(size), C.TP_API_LEAST).
 			WithHint("compile it with the header of this tent, and set size to sizeof")
 	}
 	if major := uint16(theirs.major); major != C.TENT_TRANSPORT_MAJOR {
 		return nil, refused(path, "it is made for version %d.%d of the interface, and this is %d.%d", major,
 			uint16(theirs.minor), C.TENT_TRANSPORT_MAJOR, C.TENT_TRANSPORT_MINOR)
 	}
-	api := (*C.tent_transport_api)(C.calloc(1, apiLeast)) // stays: libraries do
-	C.memcpy(unsafe.Pointer(api), unsafe.Pointer(theirs), min(size, apiLeast))
+	api := (*C.tent_transport_api)(C.calloc(1, apiSize)) // stays: libraries do
+	C.memcpy(unsafe.Pointer(api), unsafe.Pointer(theirs), min(size, apiSize))
 	for _, f := range []struct {
 		name string
 		is   bool

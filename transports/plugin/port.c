@@ -3,7 +3,7 @@
  * door and the door's generation. So a report that comes after close finds the door shut, and touches no memory that
  * was given back.
  *
- *	plug-in thread ──complete──▶ live[slot] == generation ? ──▶ ends ──tp_poll──▶ Go
+ *	plug-in thread ──complete──▶ live[slot] == generation ? ──▶ ends ──▶ Go, which reads them itself
  *	               ──others────▶ reports, at most TP_REPORTS_MAX ──tp_next──▶ Go
  *
  * A slot enters ends once for each life, so ends is as long as the slab and is never full.
@@ -21,16 +21,19 @@
 
 enum { DOORS = 256 };
 
+_Static_assert(TP_API_LEAST == 216 && TP_PEER_LEAST == 56, "version 1.0 of the interface has changed");
+
 struct tp_port {
 	uint32_t door, slots;
+	const tent_transport_api *api;
+	tent_transport *of; /* the transport that open gave */
 	tent_slice *slab;
 	uint32_t *live; /* by slot: the generation of the slice that may complete, 0 for none */
-	tp_end *ends;
-	uint32_t first, waiting; /* of ends */
+	tp_ends ends;
 	tp_report *oldest, **newest;
 	uint32_t reports;
 	uint64_t breaches[TP_BREACHES];
-	int eventfd, asleep, polling;
+	int eventfd, asleep;
 	uint64_t fences; /* calls of fenced */
 	struct epoch {
 		uint64_t link, epoch;
@@ -65,13 +68,13 @@ tp_port *tp_new(uint32_t slots, char *why, size_t size) {
 	tp_port *p = calloc(1, sizeof *p);
 	if (p) {
 		p->slots = slots;
-		p->slab = calloc(slots, sizeof *p->slab);
+		p->slab = calloc(slots + TP_TRAYS * TP_BATCH, sizeof *p->slab);
 		p->live = calloc(slots, sizeof *p->live);
-		p->ends = calloc(slots, sizeof *p->ends);
+		p->ends.list = calloc(slots, sizeof *p->ends.list);
 		p->newest = &p->oldest;
 		p->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	}
-	if (!p || !p->slab || !p->live || !p->ends || p->eventfd < 0) {
+	if (!p || !p->slab || !p->live || !p->ends.list || p->eventfd < 0) {
 		snprintf(why, size, "no memory or no descriptor: %s", strerror(errno));
 		if (p)
 			p->door = DOORS;
@@ -108,14 +111,14 @@ void tp_free(tp_port *p) {
 		p->oldest = r->next;
 		free(r);
 	}
-	for (; p->ends && p->waiting; p->waiting--, p->first++)
-		free((void *)p->ends[p->first % p->slots].error);
+	for (; p->ends.list && p->ends.taken != p->ends.put; p->ends.taken++)
+		free((void *)p->ends.list[p->ends.taken % p->slots].error);
 	if (p->eventfd >= 0)
 		close(p->eventfd);
 	free(p->epochs);
 	free(p->slab);
 	free(p->live);
-	free(p->ends);
+	free(p->ends.list);
 	free(p);
 }
 
@@ -123,7 +126,16 @@ tent_port *tp_name(tp_port *p) {
 	return (tent_port *)(uintptr_t)((uint64_t)doors[p->door].generation << 16 | (p->door + 1));
 }
 tent_slice *tp_slab(tp_port *p) { return p->slab; }
+tp_ends *tp_ends_of(tp_port *p) { return &p->ends; }
 int tp_eventfd(tp_port *p) { return p->eventfd; }
+
+void tp_bind(tp_port *p, const tent_transport_api *api, tent_transport *of) {
+	p->api = api;
+	p->of = of;
+}
+
+static int waiting(const tp_port *p) { return p->ends.put != __atomic_load_n(&p->ends.taken, __ATOMIC_ACQUIRE); }
+static int polling(const tp_port *p) { return (int)__atomic_load_n(&p->ends.polling, __ATOMIC_RELAXED); }
 
 static void wake(tp_port *p) {
 	uint64_t one = 1;
@@ -165,7 +177,7 @@ static void complete(tent_port *name, const tent_completion *list, size_t n) {
 		return;
 	for (size_t i = 0; list && i < n; i++) {
 		uint32_t slot = (uint32_t)list[i].cookie, generation = (uint32_t)(list[i].cookie >> 32);
-		if (slot >= p->slots || generation == 0 || p->live[slot] != generation) {
+		if (slot >= p->slots || generation == 0 || __atomic_load_n(&p->live[slot], __ATOMIC_RELAXED) != generation) {
 			breach(p, TP_STRANGER);
 			continue;
 		}
@@ -174,12 +186,13 @@ static void complete(tent_port *name, const tent_completion *list, size_t n) {
 			error->size = 0; /* Go words it */
 			breach(p, TP_MALFORMED);
 		}
-		p->live[slot] = 0;
+		__atomic_store_n(&p->live[slot], 0, __ATOMIC_RELAXED);
 		/* Without memory for its error a slice must not look as if it had succeeded: its bytes say so. */
 		uint64_t bytes = list[i].error && !error ? UINT64_MAX : list[i].bytes;
-		p->ends[(p->first + p->waiting++) % p->slots] = (tp_end){bytes, (uintptr_t)error, slot};
+		p->ends.list[p->ends.put % p->slots] = (tp_end){bytes, (uintptr_t)error, slot};
+		__atomic_store_n(&p->ends.put, p->ends.put + 1, __ATOMIC_RELEASE);
 	}
-	if (p->waiting && !p->polling)
+	if (!polling(p) && waiting(p))
 		wake(p);
 	unlock(p);
 }
@@ -298,7 +311,7 @@ static int fenced(tent_port *name, uint64_t link, uint64_t key, uint64_t epoch) 
 
 static int notified(tent_port *p, const tent_peer *from, const void *message, size_t n, uint64_t token) {
 	tent_peer peer;
-	if (!take(&peer, sizeof peer, sizeof peer, from) || n > TENT_ANSWER_MAX * 2)
+	if (!take(&peer, sizeof peer, TP_PEER_LEAST, from) || n > TENT_ANSWER_MAX * 2)
 		return malformed(p);
 	tp_report r = {.kind = TP_NOTIFIED, .key = token, .bytes = message, .n = n,
 	               .text = {peer.address, peer.name, peer.machine_id}};
@@ -327,19 +340,23 @@ static int say(tent_port *p, int level, const char *text) {
 	return text ? put(p, &(tp_report){.kind = TP_LOG, .level = level, .text = {text}}, NULL) : malformed(p);
 }
 
+static int refused(tent_port *p, int reason, const char *from, const char *cause) {
+	if (!from || reason < TENT_REFUSED_IDENTITY || reason > TENT_REFUSED_FORGED)
+		return malformed(p);
+	return put(p, &(tp_report){.kind = TP_REFUSED, .level = reason, .text = {from, cause}}, NULL);
+}
+
 const tent_host *tp_host(void) {
 	static const tent_host host = {sizeof host, TENT_TRANSPORT_MAJOR, TENT_TRANSPORT_MINOR, complete, ready, progress,
-	                               rail_up, rail_down, link_down, fenced, notified, done, call, describe, say};
+	                               rail_up, rail_down, link_down, fenced, notified, done, call, describe, say, refused};
 	return &host;
 }
 
-size_t tp_submit(tp_port *p, const tent_transport_api *api, tent_transport *t, const uintptr_t *addresses, size_t n) {
+size_t tp_submit(tp_port *p, const uintptr_t *addresses, size_t n) {
 	tent_slice *const *list = (tent_slice *const *)(const void *)addresses;
-	lock(p);
-	for (size_t i = 0; i < n; i++)
-		p->live[(uint32_t)list[i]->cookie] = (uint32_t)(list[i]->cookie >> 32);
-	unlock(p);
-	size_t taken = api->submit(t, list, n);
+	for (size_t i = 0; i < n; i++) /* without the lock: nobody else writes the entry of a slot that is not live */
+		__atomic_store_n(&p->live[(uint32_t)list[i]->cookie], (uint32_t)(list[i]->cookie >> 32), __ATOMIC_RELAXED);
+	size_t taken = p->api->submit(p->of, list, n);
 	if (taken == n)
 		return n;
 	lock(p);
@@ -359,27 +376,21 @@ size_t tp_submit(tp_port *p, const tent_transport_api *api, tent_transport *t, c
 	return taken;
 }
 
-int tp_poll(tp_port *p, const tent_transport_api *api, tent_transport *t, size_t budget, tp_end *into) {
-	if (api) {
-		__atomic_store_n(&p->polling, 1, __ATOMIC_RELAXED); /* from now on complete wakes nobody; tp_arm looks again */
-		if (api->poll)
-			api->poll(t, budget);
-	}
-	lock(p);
-	int n = 0;
-	for (; n < TP_BATCH && p->waiting; n++, p->waiting--)
-		into[n] = p->ends[p->first++ % p->slots];
-	p->first %= p->slots;
-	unlock(p);
-	return n;
+int tp_carry(tp_port *p, uint32_t tray, size_t n) {
+	tent_slice *list[TP_BATCH], *first = p->slab + p->slots + tray * TP_BATCH;
+	for (size_t i = 0; i < n; i++)
+		list[i] = first + i;
+	return p->api->carry(p->of, list, n);
 }
 
-void tp_arm(tp_port *p, const tent_transport_api *api, tent_transport *t) {
-	if (api->arm)
-		api->arm(t);
+void tp_poll(tp_port *p, size_t budget) { p->api->poll(p->of, budget); }
+
+void tp_arm(tp_port *p) {
+	if (p->api->arm)
+		p->api->arm(p->of);
 	lock(p);
-	p->polling = 0;
-	if (p->waiting)
+	__atomic_store_n(&p->ends.polling, 0, __ATOMIC_RELAXED);
+	if (waiting(p))
 		wake(p);
 	unlock(p);
 }
@@ -399,7 +410,7 @@ tp_report *tp_next(tp_port *p) {
 
 int tp_sleep(tp_port *p) {
 	lock(p);
-	p->asleep = !p->oldest && (p->polling || !p->waiting) && !p->breaches[TP_STRANGER] && !p->breaches[TP_CROWDED] &&
+	p->asleep = !p->oldest && (polling(p) || !waiting(p)) && !p->breaches[TP_STRANGER] && !p->breaches[TP_CROWDED] &&
 	            !p->breaches[TP_MALFORMED];
 	int asleep = p->asleep;
 	unlock(p);
@@ -408,7 +419,7 @@ int tp_sleep(tp_port *p) {
 
 void tp_wake(tp_port *p) {
 	lock(p);
-	p->polling = 0;
+	__atomic_store_n(&p->ends.polling, 0, __ATOMIC_RELAXED);
 	wake(p);
 	unlock(p);
 }

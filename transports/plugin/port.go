@@ -41,8 +41,10 @@ type port struct {
 	gone    bool // under gate
 	links   kit.Links[link]
 	pending kit.Slots[uint64, pending]
-	fences  *uint64 // of C: how often fenced was called
+	fences  *uint64    // of C: how often fenced was called
+	ends    *C.tp_ends // of C: those that wait
 	flights flights
+	trays   trays
 
 	ctx     context.Context // of calls to peers; ends with Close
 	cancel  context.CancelFunc
@@ -78,7 +80,8 @@ func newPort(l *loaded, c *C.tp_port, host transport.Host, sink transport.Sink) 
 	p := &port{library: l, api: l.api, c: c, host: host, sink: sink}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.flights.init(c)
-	p.fences = (*uint64)(unsafe.Pointer(C.tp_fences(c)))
+	p.fences, p.ends = (*uint64)(unsafe.Pointer(C.tp_fences(c))), C.tp_ends_of(c)
+	p.trays.init(c)
 	return p
 }
 
@@ -230,6 +233,9 @@ func (p *port) Import(number transport.Link, d transport.Descriptor) (transport.
 	if p.links.Lookup(number) == nil {
 		return 0, kit.StaleLink(op, number)
 	}
+	if p.info.Files {
+		return p.importFile(number, d)
+	}
 	if len(d) == 0 || len(d) > C.TENT_DESCRIPTOR_MAX {
 		return 0, errs.New(errs.InvalidArgument, op, "not a descriptor: %d bytes", len(d))
 	}
@@ -240,9 +246,14 @@ func (p *port) Import(number transport.Link, d transport.Descriptor) (transport.
 	var key C.uint64_t
 	var e C.tent_error
 	r := C.tp_import(p.api, p.t, C.uint64_t(number), unsafe.Pointer(&d[0]), C.size_t(len(d)), &key, &e)
+	return p.imported(r, key, &e)
+}
+
+// imported is the end of an import.
+func (p *port) imported(r C.int, key C.uint64_t, e *C.tent_error) (transport.RemoteKey, error) {
 	switch {
 	case r != 0:
-		return 0, p.failed("import", r, &e)
+		return 0, p.failed("import", r, e)
 	case key == 0:
 		return 0, p.senseless("import gave key 0")
 	}

@@ -5,7 +5,10 @@
 #include "include/tent_device.h"
 #include "include/tent_transport.h"
 
-enum { TP_BATCH = 64, TP_REPORTS_MAX = 16384, TP_TEXT_MAX = 255, TP_LINKS_MAX = 1 << 20 };
+enum { TP_BATCH = 64, TP_TRAYS = 8, TP_REPORTS_MAX = 16384, TP_TEXT_MAX = 255, TP_LINKS_MAX = 1 << 20 };
+
+/* Sizes of version 1.0 of the structs that have grown since: a shorter one was not made by the header. */
+enum { TP_API_LEAST = offsetof(tent_transport_api, carry), TP_PEER_LEAST = offsetof(tent_peer, identity) };
 
 /* Breaches of the contract that the C side finds itself. */
 enum { TP_STRANGER, TP_CROWDED, TP_MALFORMED, TP_BREACHES };
@@ -19,14 +22,24 @@ typedef struct {
 	uint32_t slot;
 } tp_end;
 
+/* The ends of slices that wait. Threads of the plug-in put them in under the port's lock. One goroutine at a time takes
+ * them out, without a lock and without a call of C. Both counts grow for ever. */
+typedef struct {
+	tp_end *list; /* end n is list[n modulo slots], and slots is a power of two */
+	uint32_t put; /* stored behind the end */
+	char apart[64];
+	uint32_t taken;  /* stored behind the copy of the end, and before its slot is free */
+	uint32_t polling; /* a waiter looks: complete wakes nobody until tp_arm */
+} tp_ends;
+
 enum { TP_READY, TP_PROGRESS, TP_RAIL_UP, TP_RAIL_DOWN, TP_LINK_DOWN, TP_FENCED, TP_NOTIFIED, TP_DONE, TP_CALL,
-       TP_DESCRIBE, TP_LOG };
+       TP_DESCRIBE, TP_LOG, TP_REFUSED };
 
 /* A report of a plug-in; texts and bytes are behind it in the same memory. */
 typedef struct tp_report {
 	struct tp_report *next;
 	int kind;
-	int level; /* of TP_LOG, and the limit of TP_CALL in ms */
+	int level; /* of TP_LOG, the limit of TP_CALL in ms, the reason of TP_REFUSED */
 	int failed; /* error is set */
 	tent_rail rail; /* and the link of those without a rail */
 	uint64_t key, value; /* remote key and epoch; token and rtt */
@@ -41,17 +54,24 @@ typedef struct tp_report {
 tp_port *tp_new(uint32_t slots, char *why, size_t size);
 void tp_free(tp_port *);
 tent_port *tp_name(tp_port *);
+/* The slab: a slice for each slot, and behind them TP_TRAYS trays of TP_BATCH slices for tp_carry. */
 tent_slice *tp_slab(tp_port *);
+tp_ends *tp_ends_of(tp_port *);
 int tp_eventfd(tp_port *);
 const tent_host *tp_host(void);
 
+/* Names the transport that open gave. The calls of the hot path, below, find it here: cgo looks into pointers that it
+ * passes. */
+void tp_bind(tp_port *, const tent_transport_api *, tent_transport *);
 /* Makes slices live and offers them; list has their addresses. Returns the accepted prefix: the others are not live
  * any more. */
-size_t tp_submit(tp_port *, const tent_transport_api *, tent_transport *, const uintptr_t *list, size_t n);
-/* Takes ends of slices, at most TP_BATCH. With an api it lets the plug-in work first. */
-int tp_poll(tp_port *, const tent_transport_api *, tent_transport *, size_t budget, tp_end *);
+size_t tp_submit(tp_port *, const uintptr_t *list, size_t n);
+/* Lets the plug-in carry out the first n slices of a tray. */
+int tp_carry(tp_port *, uint32_t tray, size_t n);
+/* Lets the plug-in work on this thread. Its table has poll. */
+void tp_poll(tp_port *, size_t budget);
 /* Hands the work back to the goroutine that sleeps on the eventfd. */
-void tp_arm(tp_port *, const tent_transport_api *, tent_transport *);
+void tp_arm(tp_port *);
 /* Takes the oldest report, NULL for none. The taker frees it. */
 tp_report *tp_next(tp_port *);
 /* Reports whether nothing waits, and then asks for a wake-up by the eventfd. */
@@ -104,5 +124,20 @@ int tp_notify(const tent_transport_api *, tent_transport *, uint64_t link, const
 void tp_noted(const tent_transport_api *, tent_transport *, uint64_t token, int taken);
 int tp_heard(const tent_transport_api *, tent_transport *, tent_rail, tent_signs *);
 size_t tp_explain(const tent_transport_api *, tent_transport *, uint64_t link, char *, size_t size);
+int tp_open_file(const tent_transport_api *, tent_transport *, const tent_file_spec *, tent_file *, tent_error *);
+int tp_import_file(const tent_transport_api *, tent_transport *, uint64_t link, const tent_file *, uint64_t *key,
+                   tent_error *);
+void tp_sync(const tent_transport_api *, tent_transport *, uint64_t link, uint64_t key, uint64_t token);
+int tp_allocate(const tent_transport_api *, tent_transport *, tent_memory *, tent_error *);
+int tp_release(const tent_transport_api *, tent_transport *, uint64_t address, uint64_t bytes, tent_error *);
+int tp_remap(const tent_transport_api *, tent_transport *, uint64_t key, uint64_t offset, uint64_t bytes,
+             uint64_t limit, tent_error *);
+int tp_match(const tent_transport_api *, tent_transport *, uint64_t link, uint64_t local, uint64_t remote,
+             tent_match *, tent_error *);
+void tp_disconnect(const tent_transport_api *, tent_transport *, const tent_peer *);
+int tp_reach(const tent_transport_api *, tent_transport *, const tent_peer *, const char *const *addresses, size_t n,
+             char *why, size_t size);
+uint64_t tp_flushes(const tent_transport_api *, tent_transport *);
+size_t tp_survey(const tent_transport_api *, char *text, size_t size);
 
 #endif

@@ -37,7 +37,7 @@ func (p *port) drain() {
 	var eight [8]byte
 	for {
 		p.draining.Lock()
-		n := p.deliver(int(C.tp_poll(p.c, nil, nil, 0, &p.buffers.ends[0])))
+		n := p.deliver(p.takeEnds())
 		p.draining.Unlock()
 		for r := C.tp_next(p.c); r != nil; r = C.tp_next(p.c) {
 			n++
@@ -71,6 +71,10 @@ func (p *port) report(r *C.tp_report) {
 		return
 	case C.TP_DESCRIBE:
 		p.host.Describe(transport.LocalKey(r.key), C.GoBytes(r.bytes, C.int(r.n)))
+		return
+	case C.TP_REFUSED:
+		p.host.Refused(transport.Refusal(r.level), textOf(r.text[0], C.TP_TEXT_MAX),
+			errs.New(errs.PermissionDenied, p.library.name, "%s", textOf(r.text[1], C.TP_TEXT_MAX)))
 		return
 	case C.TP_LOG:
 		text := textOf(r.text[0], C.TP_TEXT_MAX)

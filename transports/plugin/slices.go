@@ -3,7 +3,6 @@ package plugin
 /*
 #cgo noescape tp_submit
 #cgo nocallback tp_submit
-#cgo noescape tp_poll
 #cgo nocallback tp_poll
 #cgo nocallback tp_arm
 #cgo noescape tp_withdraw
@@ -15,6 +14,7 @@ import "C"
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -57,7 +57,7 @@ func (f *flights) init(c *C.tp_port) {
 	}
 }
 
-// buffers are those of one crossing; port.draining guards them.
+// buffers are those of the one goroutine that takes ends out; port.draining guards them.
 type buffers struct {
 	ends  [C.TP_BATCH]C.tp_end
 	list  [C.TP_BATCH]transport.Completion
@@ -75,7 +75,7 @@ func (p *port) Submit(list []*transport.Slice) (accepted int) {
 		if n == 0 {
 			break // take has remembered the rail
 		}
-		taken := int(C.tp_submit(p.c, p.api, p.t, &batch[0], C.size_t(n)))
+		taken := int(C.tp_submit(p.c, &batch[0], C.size_t(n)))
 		if taken < n {
 			p.flights.giveBack(batch[taken:n])
 		}
@@ -191,15 +191,23 @@ func (f *flights) find(list []*transport.Slice, batch *[C.TP_BATCH]C.uint64_t) (
 	return n
 }
 
-// Poll implements transport.Poller. While another waiter hands completions over, it finds none.
+// Poll implements transport.Poller. While another waiter hands completions over, it finds none. It calls the plug-in
+// only where that works in poll, and no end waits already.
 func (p *port) Poll(budget int) (done int) {
 	if !p.draining.TryLock() {
 		return 0
 	}
 	if p.enter() {
-		n := C.tp_poll(p.c, p.api, p.t, C.size_t(max(budget, 0)), &p.buffers.ends[0])
+		if at := (*uint32)(&p.ends.polling); atomic.LoadUint32(at) == 0 {
+			atomic.StoreUint32(at, 1) // from now on complete wakes nobody; Arm looks again
+		}
+		n := p.takeEnds()
+		if n == 0 && p.api.poll != nil {
+			C.tp_poll(p.c, C.size_t(max(budget, 0)))
+			n = p.takeEnds()
+		}
 		p.leave()
-		done = p.deliver(int(n))
+		done = p.deliver(n)
 	}
 	p.draining.Unlock()
 	return done
@@ -208,9 +216,25 @@ func (p *port) Poll(budget int) (done int) {
 // Arm implements transport.Poller.
 func (p *port) Arm() {
 	if p.enter() {
-		C.tp_arm(p.c, p.api, p.t)
+		C.tp_arm(p.c)
 		p.leave()
 	}
+}
+
+// takeEnds copies ends of slices that wait in C's memory to the buffer, and returns how many. The caller holds
+// draining. Its count is stored before their slots are free: the next end of a slot needs a place.
+func (p *port) takeEnds() int {
+	taken := uint32(p.ends.taken) // only we write it
+	n := min(atomic.LoadUint32((*uint32)(&p.ends.put))-taken, C.TP_BATCH)
+	if n == 0 {
+		return 0
+	}
+	list := unsafe.Slice(p.ends.list, slots)
+	for i := range n {
+		p.buffers.ends[i] = list[(taken+i)%slots]
+	}
+	atomic.StoreUint32((*uint32)(&p.ends.taken), taken+n)
+	return int(n)
 }
 
 // deliver hands n ends over to the sink. The caller holds draining, and not the gate.

@@ -28,9 +28,10 @@ extern "C" {
 #endif
 
 #define TENT_TRANSPORT_MAJOR 1 /* another one is refused */
-#define TENT_TRANSPORT_MINOR 0 /* grows with each appended field */
+#define TENT_TRANSPORT_MINOR 1 /* grows with each appended field */
 
 #define TENT_DESCRIPTOR_MAX 4096 /* bytes of a descriptor */
+#define TENT_PATH_MAX 4096       /* bytes of a path, with the 0 byte at its end */
 #define TENT_ANSWER_MAX 65536    /* bytes of an answer of serve */
 
 /* Codes of errors: written by go test ./transports/plugin -rewrite. */
@@ -84,7 +85,25 @@ enum {
 	TENT_CHECKSUMS = 2, /* tent_slice.checked is honoured: a mismatch fails the slice as TENT_CORRUPTED */
 	TENT_SAME_HOST = 4, /* only towards peers with our own machine_id */
 	TENT_COPIES = 8,    /* poll carries out queued slices, 10 to 50 us each */
-	TENT_PINS = 16      /* register_region takes time that grows with the size */
+	TENT_PINS = 16,     /* register_region takes time that grows with the size */
+	/* since 1.1 */
+	TENT_FILES = 32,    /* the far ends are files of this machine: open_file, import_file and sync are there */
+	TENT_BOUNCES = 64,  /* its bytes of devices cross memory of the host: staging comes first */
+	TENT_PROTECTS = 128 /* bytes are signed or encrypted as tent_peer.protects of our own engine demands */
+};
+
+/* Reasons of refused. */
+enum {
+	TENT_REFUSED_IDENTITY = 0,
+	TENT_REFUSED_PROOF = 1,
+	TENT_REFUSED_ACCESS = 2,
+	TENT_REFUSED_HOST = 3,
+	TENT_REFUSED_MALFORMED = 4,
+	TENT_REFUSED_LIMIT = 5,
+	TENT_REFUSED_RATE = 6,
+	TENT_REFUSED_SILENCE = 7,
+	TENT_REFUSED_VERSION = 8,
+	TENT_REFUSED_FORGED = 9
 };
 
 /* One opened transport: as tent sees it, for tent_host, and as the plug-in sees it, for tent_transport_api. */
@@ -117,6 +136,11 @@ typedef struct {
 	uint8_t reserved;
 	uint8_t id[16]; /* names the peer, and this incarnation of it; addresses are hints */
 	const char *address, *name, *machine_id, *network;
+	/* since 1.1 */
+	const char *identity;  /* that its credentials prove, "" if nothing does */
+	const char *host;      /* that its call came from, "" where we called */
+	const char *addresses; /* of our own engine: where peers reach it, a space between two; "" is loopback alone */
+	uint64_t protects;     /* of our own engine: 0 for none, 1 to sign, 2 to encrypt bytes between hosts */
 } tent_peer;
 
 typedef struct {
@@ -132,6 +156,45 @@ typedef struct {
 	uint8_t device_uuid[16];
 	const char *location, *pci, *name;
 } tent_region;
+
+/* How a file is to be opened. It is never made smaller but by truncate. */
+typedef struct {
+	uint32_t size;
+	uint8_t create, truncate, read_only; /* create: mode 0600, and grown to bytes */
+	uint8_t reserved;
+	uint64_t bytes; /* 0: as it is */
+	const char *path; /* absolute */
+} tent_file_spec;
+
+/* A file that was opened. Another one that has got the name since must not be taken for it. */
+typedef struct {
+	uint32_t size;
+	uint32_t read_only;
+	uint64_t device, inode; /* of the file system, and there */
+	uint64_t bytes;
+	char path[TENT_PATH_MAX]; /* absolute, resolved */
+} tent_file;
+
+/* Memory that a plug-in brings itself. */
+typedef struct {
+	uint32_t size;
+	int32_t fd; /* in: -1; out: the memfd behind it, -1 for none; still the plug-in's */
+	uint64_t fd_offset;
+	uint64_t bytes;       /* in: asked for; out: given, never less */
+	uint64_t huge_page;   /* bytes of a page of the kernel's pool of huge ones that it is made of; 0: usual pages */
+	uint64_t address;     /* out; zeroed */
+	const char *location; /* in */
+} tent_memory;
+
+/* The rails on which a pair of keys works. All 0: on every one, each as near as its NUMA node. */
+typedef struct {
+	uint32_t size;
+	uint32_t near_count; /* of near and there that are filled in, by index; other rails are as the last one */
+	uint64_t rails;      /* a bit each by index, 0: all; the last bit is for index 63 and beyond */
+	uint8_t near[64];    /* from the rail to the memory here: 0 nearest, 1 far, 2 farthest */
+	uint8_t there[64];   /* from its other end to the peer's memory */
+	char why[256];       /* for people: why rails are left out */
+} tent_match;
 
 /* A slice of many equal parts: part i lies at local + local_at[i] and at remote + remote_at[i]. */
 typedef struct {
@@ -225,6 +288,8 @@ typedef struct {
 	int (*call)(tent_port *, uint64_t link, const void *message, size_t n, uint64_t token, uint32_t timeout_ms);
 	int (*describe)(tent_port *, uint64_t local_key, const void *descriptor, size_t n); /* it replaces the older one */
 	int (*log)(tent_port *, int level, const char *text);
+	/* since 1.1: counts something that was refused to a peer; from is its address, a stranger's without the port */
+	int (*refused)(tent_port *, int reason, const char *from, const char *cause);
 } tent_host;
 
 /* The plug-in's functions. Each keeps the promise of its namesake in gocore/transport, and those below the line may be
@@ -271,6 +336,27 @@ typedef struct {
 	size_t (*poll)(tent_transport *, size_t budget);            /* does work on the calling thread, without blocking */
 	void (*arm)(tent_transport *);                              /* the plug-in's own threads work again */
 	size_t (*explain)(tent_transport *, uint64_t link, char *text, size_t bytes);
+	/* ---- since 1.1, each may be NULL */
+	/* Carries out all slices, of one rail, before it returns, and keeps none: nothing is completed. 0: some may not
+	 * have been, and tent submits all of them: a stale rail, a region that is shut, more urgent ones that wait. */
+	int (*carry)(tent_transport *, tent_slice *const *, size_t n);
+	/* Of TENT_FILES. open_file checks, makes and grows, and leaves nothing open. attach gets "file://..." then, and
+	 * import_file stands for import_region. sync ends by done, once everything that was completed on the file before
+	 * is on stable storage. */
+	int (*open_file)(tent_transport *, const tent_file_spec *, tent_file *, tent_error *);
+	int (*import_file)(tent_transport *, uint64_t link, const tent_file *, uint64_t *key, tent_error *);
+	void (*sync)(tent_transport *, uint64_t link, uint64_t remote_key, uint64_t token);
+	int (*allocate)(tent_transport *, tent_memory *, tent_error *);
+	int (*release)(tent_transport *, uint64_t address, uint64_t bytes, tent_error *);
+	/* Other pages, or none, are behind a range of a region from now on. It was fenced. */
+	int (*remap)(tent_transport *, uint64_t key, uint64_t offset, uint64_t bytes, uint64_t limit_ns, tent_error *);
+	/* Fails with TENT_NOT_HERE where the keys work on no rail. Asked once for each plan. */
+	int (*match)(tent_transport *, uint64_t link, uint64_t local_key, uint64_t remote_key, tent_match *, tent_error *);
+	void (*disconnect)(tent_transport *, const tent_peer *); /* ends what of the peer reaches us; only its id is known */
+	/* 0: a rail to a peer that listens at these addresses may be possible; else the reason in words. Asks nobody. */
+	int (*reach)(tent_transport *, const tent_peer *, const char *const *addresses, size_t n, char *why, size_t bytes);
+	uint64_t (*flushes)(tent_transport *); /* that were sent because acknowledgements come before bytes are visible */
+	size_t (*survey)(char *text, size_t bytes); /* findings on this machine for people, one a line */
 } tent_transport_api;
 
 /* Exported by the plug-in as "tent_transport_plugin". NULL: it cannot serve a tent of this version. */

@@ -107,6 +107,10 @@ static void bad_info(tent_transport *t, tent_info *info) {
 	if (is("no-depth")) info->slices_max = 0;
 	if (is("no-pairs")) memset(info->pairs, 0, sizeof info->pairs);
 	if (is("odd-versions")) info->version_first = 2;
+	if (!strncmp(abuse, "file-", 5) || is("no-sync") || is("syncs")) {
+		info->features |= TENT_FILES;
+		info->pairs[TENT_CPU][TENT_FILE] = 1;
+	}
 }
 
 static size_t bad_submit(tent_transport *t, tent_slice *const *list, size_t n) {
@@ -149,6 +153,96 @@ static int bad_check(char *why, size_t n) {
 	return is("not-here") || is("not-here-silent");
 }
 
+/* Of what came with version 1.1 */
+
+static int bad_carry(tent_transport *t, tent_slice *const *list, size_t n) {
+	tent_completion c = {list[0]->cookie, list[0]->length, NULL};
+	if (is("carry-completes"))
+		for (int i = 0; i < 3; i++) true_host->complete(t->port, &c, 1);
+	return is("carry-denies") ? in_carry(t, list, n) && 0 : in_carry(t, list, n);
+}
+
+static int bad_open_file(tent_transport *t, const tent_file_spec *spec, tent_file *file, tent_error *e) {
+	(void)t, (void)e;
+	file->bytes = spec->bytes, file->read_only = spec->read_only;
+	snprintf(file->path, sizeof file->path, "%s", spec->path);
+	if (is("file-relative")) snprintf(file->path, sizeof file->path, "x/y");
+	if (is("file-endless")) memset(file->path, '/', sizeof file->path);
+	if (is("file-smaller")) file->bytes = 1;
+	if (is("file-writes")) file->read_only = 0;
+	return is("file-silent") ? 7777 : 0;
+}
+
+static int bad_import_file(tent_transport *t, uint64_t link, const tent_file *file, uint64_t *key, tent_error *e) {
+	(void)t, (void)link, (void)file, (void)e;
+	*key = is("file-no-key") ? 0 : 5;
+	return 0;
+}
+
+static void bad_sync(tent_transport *t, uint64_t link, uint64_t key, uint64_t token) {
+	(void)link, (void)key;
+	for (int i = 0; i < (is("syncs") ? 4 : 1); i++) true_host->done(t->port, token, 0, NULL);
+}
+
+static int bad_allocate(tent_transport *t, tent_memory *m, tent_error *e) {
+	static char given[64];
+	(void)t, (void)e;
+	if (!is("gives-nothing")) m->address = (uintptr_t)given;
+	if (is("gives-little")) m->bytes = 1;
+	if (is("gives-beyond")) m->bytes = ~0ull;
+	return is("gives-silently") ? -1 : 0;
+}
+
+static int bad_release(tent_transport *t, uint64_t address, uint64_t bytes, tent_error *e) {
+	(void)t, (void)address, (void)bytes;
+	e->scope = 99, e->code = TENT_LOST;
+	return 1;
+}
+
+static int bad_remap(tent_transport *t, uint64_t key, uint64_t offset, uint64_t bytes, uint64_t limit, tent_error *e) {
+	(void)t, (void)key, (void)offset, (void)bytes, (void)limit, (void)e;
+	return -5;
+}
+
+static int bad_match(tent_transport *t, uint64_t link, uint64_t local, uint64_t remote, tent_match *m, tent_error *e) {
+	(void)t, (void)link, (void)local, (void)remote, (void)e;
+	memset(m->near, 0xff, sizeof m->near);
+	memset(m->there, 0xff, sizeof m->there);
+	memset(m->why, '\033', sizeof m->why);
+	m->near_count = is("match-many") ? 65 : 64;
+	return is("match-silent") ? 1 << 20 : 0;
+}
+
+static void bad_disconnect(tent_transport *t, const tent_peer *peer) {
+	for (int i = 0; i < 3; i++) true_host->refused(t->port, i ? 4711 : -1, peer->address, NULL);
+	true_host->refused(t->port, TENT_REFUSED_ACCESS, NULL, "nobody");
+}
+
+static int bad_reach(tent_transport *t, const tent_peer *peer, const char *const *addresses, size_t n, char *why,
+                     size_t bytes) {
+	(void)t, (void)peer;
+	if (is("reach-endless")) memset(why, 'x', bytes);
+	return n > 0 && addresses[n] == NULL && !strcmp(addresses[0], "10.0.0.1:7");
+}
+
+static uint64_t bad_flushes(tent_transport *t) { (void)t; return ~0ull; }
+
+static size_t bad_survey(char *text, size_t bytes) {
+	memset(text, '\n', bytes);
+	memcpy(text + 3, "a card \033[2J", 11);
+	return bytes * 2;
+}
+
+static void newer(void) {
+	table.carry = bad_carry, table.open_file = bad_open_file, table.import_file = bad_import_file;
+	table.sync = is("no-sync") ? NULL : bad_sync, table.allocate = bad_allocate, table.release = bad_release;
+	table.remap = bad_remap, table.match = bad_match, table.disconnect = bad_disconnect, table.reach = bad_reach;
+	table.flushes = bad_flushes, table.survey = bad_survey;
+	if (is("older")) table.size = offsetof(tent_transport_api, carry), table.minor = 0;
+	if (is("half-newer")) table.size = offsetof(tent_transport_api, allocate);
+	if (is("no-poll")) table.poll = NULL;
+}
+
 #ifdef __cplusplus
 extern "C"
 #endif
@@ -165,10 +259,11 @@ const tent_transport_api *tent_transport_plugin(uint32_t major, uint32_t minor) 
 	table.name = abuse;
 	table.check = bad_check, table.open = bad_open, table.info = bad_info, table.submit = bad_submit;
 	table.register_region = bad_register, table.close = bad_close, table.poll = bad_poll;
+	newer();
 	if (is("no-table")) return NULL;
 	if (is("other-major")) table.major = 2;
 	if (is("empty-table")) table.size = 0;
-	if (is("shorter")) table.size -= 8;
+	if (is("shorter")) table.size = offsetof(tent_transport_api, explain);
 	if (is("endless")) table.size = ~0u;
 	if (is("no-submit")) table.submit = NULL;
 	if (is("no-close")) table.close = NULL;
