@@ -76,43 +76,76 @@ func BenchmarkPlugIn(b *testing.B) {
 	}
 }
 
-func benchmarkSlices(b *testing.B, f transport.Factory, settings any, n int) {
+// lane is a rail between two transports, with the slices of a batch: 64 bytes each.
+type lane struct {
+	near, far *bare
+	from      transport.Transport
+	list      []*transport.Slice
+	memory    []byte
+}
+
+func newLane(b *testing.B, f transport.Factory, settings any, n int) *lane {
 	const size = 64
-	near, far := newBare("near:1", 1), newBare("far:1", 2)
-	a, z := near.opened(b, f, settings), far.opened(b, f, settings)
-	memory := make([]byte, 2*size*n)
-	at := uintptr(unsafe.Pointer(&memory[0]))
+	l := &lane{near: newBare("near:1", 1), far: newBare("far:1", 2), memory: make([]byte, 2*size*n)}
+	a, z := l.near.opened(b, f, settings), l.far.opened(b, f, settings)
+	at := uintptr(unsafe.Pointer(&l.memory[0]))
 	local, _, err := a.Register(b.Context(), mem.Region{ID: 1, Addr: at, Size: uint64(size * n), Fd: -1})
 	require.NoError(b, err)
 	_, d, err := z.Register(b.Context(), mem.Region{ID: 1, Addr: at + uintptr(size*n), Size: uint64(size * n), Fd: -1,
 		Permission: mem.GlobalReadWrite})
 	require.NoError(b, err)
-	link, err := a.Attach(far.peer)
+	link, err := a.Attach(l.far.peer)
 	require.NoError(b, err)
 	remote, err := a.Import(link, d)
 	require.NoError(b, err)
-	rail := <-near.rails
-	list := make([]*transport.Slice, n)
-	for i := range list {
-		list[i] = &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: local, RemoteKey: remote,
+	rail := <-l.near.rails
+	l.from, l.list = a, make([]*transport.Slice, n)
+	for i := range l.list {
+		l.list[i] = &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: local, RemoteKey: remote,
 			Id: uint64(i + 1), Local: at + uintptr(i*size), Remote: uint64(i * size), Length: size}
 	}
-	poller, _ := transport.Find[transport.Poller](a)
+	return l
+}
+
+func benchmarkSlices(b *testing.B, f transport.Factory, settings any, n int) {
+	l := newLane(b, f, settings, n)
+	poller, _ := transport.Find[transport.Poller](l.from)
 	poller.Poll(1)
 	b.ReportAllocs()
 	for b.Loop() {
-		want := near.ends.Load() + int64(n)
-		for _, s := range list {
+		want := l.near.ends.Load() + int64(n)
+		for _, s := range l.list {
 			s.Id += uint64(n)
 		}
-		if a.Submit(list) != n {
+		if l.from.Submit(l.list) != n {
 			b.Fatal("an idle rail does not take all slices")
 		}
-		for near.ends.Load() < want {
+		for l.near.ends.Load() < want {
 			poller.Poll(64)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/slice")
 	poller.Arm()
-	require.Zero(b, near.errs.Load())
+	require.Zero(b, l.near.errs.Load())
+}
+
+// BenchmarkPlugInInline carries out slices of 64 bytes on the caller's thread, as small calls of an engine are.
+func BenchmarkPlugInInline(b *testing.B) {
+	plugIns := PlugIns([]string{compiled(b, "../plugin/example/inside.c", "inside.so")})
+	c, err := config.Load(config.Options{Transports: Transports(plugIns...)},
+		map[string]any{"transports/inside/trusting": true})
+	require.NoError(b, err)
+	for _, n := range []int{1, 64} {
+		b.Run(map[int]string{1: "one", 64: "batch"}[n], func(b *testing.B) {
+			l := newLane(b, plugIns[0], c.SettingsOf("inside"), n)
+			inliner, _ := transport.Find[transport.Inliner](l.from)
+			b.ReportAllocs()
+			for b.Loop() {
+				if !inliner.Inline(l.list) {
+					b.Fatal("an idle rail carries nothing out")
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/slice")
+		})
+	}
 }

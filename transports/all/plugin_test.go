@@ -24,7 +24,7 @@ func compiled(t testing.TB, source, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.Chmod(filepath.Dir(path), 0o755))
-	out, err := exec.Command("gcc", "-std=c99", "-O1", "-shared", "-fPIC", "-pthread", "-I../plugin/include",
+	out, err := exec.Command("gcc", "-std=c99", "-O2", "-shared", "-fPIC", "-pthread", "-I../plugin/include",
 		source, "-o", path).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.NoError(t, os.Chmod(path, 0o755))

@@ -28,6 +28,7 @@ struct tp_port {
 	const tent_transport_api *api;
 	tent_transport *of; /* the transport that open gave */
 	tent_slice *slab;
+	uint32_t *chain;
 	uint32_t *live; /* by slot: the generation of the slice that may complete, 0 for none */
 	tp_ends ends;
 	tp_report *oldest, **newest;
@@ -69,12 +70,13 @@ tp_port *tp_new(uint32_t slots, char *why, size_t size) {
 	if (p) {
 		p->slots = slots;
 		p->slab = calloc(slots + TP_TRAYS * TP_BATCH, sizeof *p->slab);
+		p->chain = calloc(slots, sizeof *p->chain);
 		p->live = calloc(slots, sizeof *p->live);
 		p->ends.list = calloc(slots, sizeof *p->ends.list);
 		p->newest = &p->oldest;
 		p->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	}
-	if (!p || !p->slab || !p->live || !p->ends.list || p->eventfd < 0) {
+	if (!p || !p->slab || !p->chain || !p->live || !p->ends.list || p->eventfd < 0) {
 		snprintf(why, size, "no memory or no descriptor: %s", strerror(errno));
 		if (p)
 			p->door = DOORS;
@@ -117,6 +119,7 @@ void tp_free(tp_port *p) {
 		close(p->eventfd);
 	free(p->epochs);
 	free(p->slab);
+	free(p->chain);
 	free(p->live);
 	free(p->ends.list);
 	free(p);
@@ -126,6 +129,7 @@ tent_port *tp_name(tp_port *p) {
 	return (tent_port *)(uintptr_t)((uint64_t)doors[p->door].generation << 16 | (p->door + 1));
 }
 tent_slice *tp_slab(tp_port *p) { return p->slab; }
+uint32_t *tp_chain(tp_port *p) { return p->chain; }
 tp_ends *tp_ends_of(tp_port *p) { return &p->ends; }
 int tp_eventfd(tp_port *p) { return p->eventfd; }
 
@@ -352,10 +356,13 @@ const tent_host *tp_host(void) {
 	return &host;
 }
 
-size_t tp_submit(tp_port *p, const uintptr_t *addresses, size_t n) {
-	tent_slice *const *list = (tent_slice *const *)(const void *)addresses;
-	for (size_t i = 0; i < n; i++) /* without the lock: nobody else writes the entry of a slot that is not live */
-		__atomic_store_n(&p->live[(uint32_t)list[i]->cookie], (uint32_t)(list[i]->cookie >> 32), __ATOMIC_RELAXED);
+size_t tp_submit(tp_port *p, uint32_t slot, size_t n) {
+	tent_slice *list[TP_BATCH];
+	for (size_t i = 0; i < n; i++, slot = p->chain[slot]) {
+		list[i] = &p->slab[slot];
+		/* without the lock: nobody else writes the entry of a slot that is not live */
+		__atomic_store_n(&p->live[slot], (uint32_t)(list[i]->cookie >> 32), __ATOMIC_RELAXED);
+	}
 	size_t taken = p->api->submit(p->of, list, n);
 	if (taken == n)
 		return n;
@@ -365,7 +372,7 @@ size_t tp_submit(tp_port *p, const uintptr_t *addresses, size_t n) {
 		taken = n;
 	}
 	for (size_t i = taken; i < n; i++) {
-		uint32_t *live = &p->live[(uint32_t)list[i]->cookie];
+		uint32_t *live = &p->live[list[i] - p->slab];
 		if (*live == 0) { /* it has completed, so it was accepted: what the plug-in says now is wrong */
 			breach(p, TP_MALFORMED);
 			taken = i + 1;

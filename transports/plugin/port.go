@@ -26,7 +26,9 @@ import (
 // port is one opened transport of a plug-in. Any goroutine may call it.
 //
 // gate is held for reading around every call of the plug-in, and never while the sink is called: the sink may call us.
-// Close takes it for writing, so no call is under way when the plug-in closes, and none comes afterwards.
+// Poll holds draining instead, which is one lock less for each slice. Close takes both in turn, so no call is under way
+// when the plug-in closes, and none comes afterwards. It never holds both: a sink that is called under draining may be
+// on its way to the gate.
 type port struct {
 	library *loaded
 	api     *C.tent_transport_api
@@ -55,6 +57,7 @@ type port struct {
 
 	draining sync.Mutex // guards the buffers of the one goroutine that takes ends out
 	buffers  buffers
+	shut     bool // Poll calls nobody any more
 
 	breaches  atomic.Int32
 	condemned atomic.Pointer[errs.Error]
@@ -341,6 +344,9 @@ func (p *port) end(limit C.uint64_t) (err error) {
 	p.gate.Lock()
 	p.gone = true
 	p.gate.Unlock()
+	p.draining.Lock()
+	p.shut = true
+	p.draining.Unlock()
 	var e C.tent_error
 	if r := C.tp_close(p.api, p.t, limit, &e); r != 0 {
 		err = p.failed("close", r, &e)

@@ -56,6 +56,8 @@ void tp_free(tp_port *);
 tent_port *tp_name(tp_port *);
 /* The slab: a slice for each slot, and behind them TP_TRAYS trays of TP_BATCH slices for tp_carry. */
 tent_slice *tp_slab(tp_port *);
+/* By slot, the one behind it in its batch; for the caller of tp_submit, who owns the slots. */
+uint32_t *tp_chain(tp_port *);
 tp_ends *tp_ends_of(tp_port *);
 int tp_eventfd(tp_port *);
 const tent_host *tp_host(void);
@@ -63,9 +65,9 @@ const tent_host *tp_host(void);
 /* Names the transport that open gave. The calls of the hot path, below, find it here: cgo looks into pointers that it
  * passes. */
 void tp_bind(tp_port *, const tent_transport_api *, tent_transport *);
-/* Makes slices live and offers them; list has their addresses. Returns the accepted prefix: the others are not live
- * any more. */
-size_t tp_submit(tp_port *, const uintptr_t *list, size_t n);
+/* Makes the slices of n slots live and offers them: the first, and those that follow it in the chain. Returns the
+ * accepted prefix: the others are not live any more. */
+size_t tp_submit(tp_port *, uint32_t first, size_t n);
 /* Lets the plug-in carry out the first n slices of a tray. */
 int tp_carry(tp_port *, uint32_t tray, size_t n);
 /* Lets the plug-in work on this thread. Its table has poll. */

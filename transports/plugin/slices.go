@@ -1,7 +1,6 @@
 package plugin
 
 /*
-#cgo noescape tp_submit
 #cgo nocallback tp_submit
 #cgo nocallback tp_poll
 #cgo nocallback tp_arm
@@ -31,7 +30,8 @@ const slots = 4096
 //	free ──take──▶ offered ──the plug-in takes it──▶ accepted ──complete──▶ free
 //	               offered ──it does not, giveBack────────────────────────▶ free
 type flights struct {
-	slab []C.tent_slice
+	slab  []C.tent_slice
+	chain []C.uint32_t // by slot: the next one of its batch, as C reads it
 
 	mu      sync.Mutex
 	list    [slots]flight
@@ -50,7 +50,7 @@ type flight struct {
 }
 
 func (f *flights) init(c *C.tp_port) {
-	f.slab = unsafe.Slice(C.tp_slab(c), slots)
+	f.slab, f.chain = unsafe.Slice(C.tp_slab(c), slots), unsafe.Slice(C.tp_chain(c), slots)
 	f.free = make([]uint32, slots)
 	for i := range f.free {
 		f.free[i] = uint32(slots - 1 - i)
@@ -69,15 +69,14 @@ func (p *port) Submit(list []*transport.Slice) (accepted int) {
 	if len(list) == 0 || p.links.Lookup(list[0].Rail.Link) == nil || p.condemned.Load() != nil || !p.enter() {
 		return 0
 	}
-	var batch [C.TP_BATCH]C.uintptr_t
 	for len(list) > 0 {
-		n := p.flights.take(list[:min(len(list), len(batch))], &batch)
+		first, n := p.flights.take(list[:min(len(list), C.TP_BATCH)])
 		if n == 0 {
 			break // take has remembered the rail
 		}
-		taken := int(C.tp_submit(p.c, &batch[0], C.size_t(n)))
+		taken := int(C.tp_submit(p.c, first, C.size_t(n)))
 		if taken < n {
-			p.flights.giveBack(batch[taken:n])
+			p.flights.giveBack(list[taken:n])
 		}
 		accepted += taken
 		if taken < n {
@@ -89,15 +88,15 @@ func (p *port) Submit(list []*transport.Slice) (accepted int) {
 	return accepted
 }
 
-// take fills slots with a prefix of slices and returns its length.
-func (f *flights) take(list []*transport.Slice, batch *[C.TP_BATCH]C.uintptr_t) int {
+// take fills a chain of slots with a prefix of slices, and returns the first slot and the length.
+func (f *flights) take(list []*transport.Slice) (first C.uint32_t, n int) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := min(len(list), len(f.free))
+	n = min(len(list), len(f.free))
 	if n < len(list) {
 		f.starved = append(f.starved, list[0].Rail)
 	}
-	for i, s := range list[:n] {
+	before := &first
+	for _, s := range list[:n] {
 		last := len(f.free) - 1
 		slot := f.free[last]
 		f.free = f.free[:last]
@@ -109,9 +108,11 @@ func (f *flights) take(list []*transport.Slice, batch *[C.TP_BATCH]C.uintptr_t) 
 		cookie := uint64(own.generation)<<32 | uint64(slot)
 		s.Scratch[0] = cookie
 		own.fill(&f.slab[slot], s, cookie)
-		batch[i] = C.uintptr_t(uintptr(unsafe.Pointer(&f.slab[slot])))
+		*before = C.uint32_t(slot)
+		before = &f.chain[slot]
 	}
-	return n
+	f.mu.Unlock()
+	return first, n
 }
 
 // fill copies a slice for the plug-in.
@@ -147,13 +148,12 @@ func (f *flights) freeLocked(slot uint32) {
 }
 
 // giveBack frees the slots of slices that the plug-in did not accept.
-func (f *flights) giveBack(batch []C.uintptr_t) {
+func (f *flights) giveBack(list []*transport.Slice) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	first := uintptr(unsafe.Pointer(&f.slab[0]))
-	for _, at := range batch {
-		slot := uint32((uintptr(at) - first) / unsafe.Sizeof(f.slab[0]))
-		f.list[slot].slice.Scratch[0] = f.list[slot].before
+	for _, s := range list {
+		slot := uint32(s.Scratch[0])
+		s.Scratch[0] = f.list[slot].before
 		f.freeLocked(slot)
 	}
 }
@@ -197,7 +197,7 @@ func (p *port) Poll(budget int) (done int) {
 	if !p.draining.TryLock() {
 		return 0
 	}
-	if p.enter() {
+	if !p.shut {
 		if at := (*uint32)(&p.ends.polling); atomic.LoadUint32(at) == 0 {
 			atomic.StoreUint32(at, 1) // from now on complete wakes nobody; Arm looks again
 		}
@@ -206,7 +206,6 @@ func (p *port) Poll(budget int) (done int) {
 			C.tp_poll(p.c, C.size_t(max(budget, 0)))
 			n = p.takeEnds()
 		}
-		p.leave()
 		done = p.deliver(n)
 	}
 	p.draining.Unlock()

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { CLASSES = 3, SLICES_MAX = 1024 };
+enum { CLASSES = 3, SLICES_MAX = 1024, SHORT = 4096 };
 
 typedef struct door { struct door *next; uint8_t id[16]; uint64_t floor; } door; /* of one peer; ~0: closed for good */
 typedef struct region {
@@ -56,7 +56,8 @@ struct tent_transport {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a slice has ended */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a slice has ended, and somebody waits for it */
+static int waiters;
 static tent_transport *all;
 static uint64_t last_key;
 
@@ -90,7 +91,7 @@ static void end(tent_transport *t, tent_slice *s, const tent_error *e) {
 		if (l->starving && l->generation) t->host->ready(t->port, rail);
 		l->starving = 0;
 	}
-	pthread_cond_broadcast(&changed);
+	if (waiters) pthread_cond_broadcast(&changed);
 }
 
 static int outside(const region *r, const uint8_t *id, uint64_t epoch) {
@@ -118,7 +119,9 @@ static void drop(tent_transport *t, choice c, const tent_error *e, int wait) {
 		tent_slice *s = t->running.first;
 		while (s && !meant(t, s, &c)) s = NEXT(s);
 		if (!s) return;
+		waiters++;
 		pthread_cond_wait(&changed, &mutex);
+		waiters--;
 	}
 }
 
@@ -175,10 +178,11 @@ static int carry(tent_transport *t) {
 	int failed = allowed(t, s, here, there, &e);
 	if (!failed) {
 		uint64_t remote = there->address;
+		int held = t->trusting && s->length <= SHORT; /* the mutex is kept: the copy is shorter than the two calls */
 		push(&t->running, s);
-		pthread_mutex_unlock(&mutex);
+		if (!held) pthread_mutex_unlock(&mutex);
 		int side = copy(s, remote, t->trusting);
-		pthread_mutex_lock(&mutex);
+		if (!held) pthread_mutex_lock(&mutex);
 		leave(&t->running, s);
 		failed = side && fail(&e, TENT_ADDRESS_NOT_REGISTERED, TENT_SCOPE_SLICE, side, "the memory is not mapped");
 	}

@@ -101,6 +101,7 @@ static int bad_open(tent_port *p, const tent_host *host, const tent_peer *self, 
 
 static void bad_info(tent_transport *t, tent_info *info) {
 	in_info(t, info);
+	if (is("own-threads")) info->features &= ~(uint32_t)TENT_COPIES;
 	if (is("odd-feature")) info->features |= 1u << 30;
 	if (is("odd-alignment")) info->alignment = 3;
 	if (is("no-slices")) info->slice_max = 0;
@@ -240,7 +241,7 @@ static void newer(void) {
 	table.flushes = bad_flushes, table.survey = bad_survey;
 	if (is("older")) table.size = offsetof(tent_transport_api, carry), table.minor = 0;
 	if (is("half-newer")) table.size = offsetof(tent_transport_api, allocate);
-	if (is("no-poll")) table.poll = NULL;
+	if (is("no-poll") || is("own-threads")) table.poll = NULL;
 }
 
 #ifdef __cplusplus

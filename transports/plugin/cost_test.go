@@ -1,0 +1,47 @@
+package plugin
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// A call of C costs as much as the rest of a short slice. A batch is two of them where the plug-in copies in poll, and
+// one where its own threads do: Go reads the ends of slices from memory.
+func TestABatchIsOneCallOfCOrTwo(t *testing.T) {
+	compiled := built(t, asC, "testdata/abuse.c")
+	for abuse, calls := range map[string]int64{"copies": 2, "own-threads": 1} {
+		t.Run(abuse, func(t *testing.T) {
+			a, b, w := abused(t, abusive(t, compiled, abuse), false)
+			const n, rounds = 64, 50
+			c := a.Connect(t, b)
+			local, remote := a.Register(t, n*64, mem.LocalReadWrite), c.Import(t, b.Register(t, n*64, mem.GlobalReadWrite))
+			local.Fill(7, 0, local.Size)
+			poller := must[transport.Poller](t, a.Transport)
+			poller.Poll(1) // from now on the plug-in wakes nobody
+			before := runtime.NumCgoCall()
+			for range rounds {
+				var list []*transport.Slice
+				for i := range uint64(n) {
+					list = append(list, c.Slice(transport.Write, c.Rail(t), local, i*64, remote, i*64, 64))
+				}
+				require.Equal(t, n, c.Submit(list...))
+				for done := 0; done < n; runtime.Gosched() {
+					done += poller.Poll(n)
+				}
+				for _, end := range c.Wait(t, list...) {
+					require.Nil(t, end.Err)
+				}
+			}
+			made := runtime.NumCgoCall() - before
+			poller.Arm()
+			require.NoError(t, remote.Check(7, 0, 0, remote.Size))
+			require.Empty(t, w.logged())
+			require.InDelta(t, calls*rounds, made, rounds/2, "calls of C for %d batches", rounds)
+		})
+	}
+}
