@@ -6,6 +6,13 @@ type Decorator interface {
 	Inner() Transport
 }
 
+// Selective is a Transport that learns at run time which optional interfaces it has: a plug-in's. It has the methods of
+// all of them, and Find leaves out those that it lacks.
+type Selective interface {
+	// Lacks reports whether it cannot serve an optional interface, which a nil pointer names: (*Notifier)(nil).
+	Lacks(optional any) bool
+}
+
 // Find returns an optional interface of a transport. A decorator has those of its inner transport and no others: its
 // own implementation of one comes before the inner one's.
 func Find[T any](t Transport) (found T, is bool) {
@@ -16,8 +23,8 @@ func Find[T any](t Transport) (found T, is bool) {
 		}
 		d, decorated := t.(Decorator)
 		if !decorated {
-			_, is = t.(T)
-			if !is {
+			s, selective := t.(Selective)
+			if _, is = t.(T); !is || selective && s.Lacks((*T)(nil)) {
 				var none T
 				return none, false
 			}

@@ -23,3 +23,20 @@ func TestConformance(t *testing.T) {
 		}
 	})
 }
+
+// TestConformanceOfFiles runs the suite over the example of a transport for files.
+func TestConformanceOfFiles(t *testing.T) {
+	disk := factory(t, built(t, asCPlusPlus, "example/disk.c"))
+	transporttest.Run(t, func(*testing.T) transporttest.Harness {
+		return transporttest.Harness{
+			Check: disk.Check,
+			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
+				tr, err := disk.Open(t.Context(), nil, c.Host, c.Sink)
+				require.NoError(t, err)
+				return tr
+			},
+			NoSelf:      "its peers are files, not engines",
+			SilentClose: "files do not close",
+		}
+	})
+}

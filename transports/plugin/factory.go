@@ -89,7 +89,7 @@ func (f Factory) Open(_ context.Context, settings any, host transport.Host,
 		return nil, err
 	}
 	p.start()
-	return p.withOptions(), nil
+	return p, nil
 }
 
 // open lets the plug-in open its transport, and takes its Info.

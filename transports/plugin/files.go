@@ -15,17 +15,13 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-var _ transport.Filer = (*port)(nil)
-
-// OpenFile implements transport.Filer, for plug-ins with Info.Files.
+// OpenFile implements transport.Filer.
 func (p *port) OpenFile(_ context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	op := p.op("open")
 	if err := p.usable("open"); err != nil {
 		return transport.FileCard{}, err
 	}
 	switch {
-	case !p.info.Files:
-		return transport.FileCard{}, errs.New(errs.NotImplemented, op, "the plug-in moves no files")
 	case !filepath.IsAbs(spec.Path) || len(spec.Path) >= C.TENT_PATH_MAX:
 		return transport.FileCard{}, errs.New(errs.InvalidArgument, op, "%q is no absolute path of at most 4095 bytes",
 			spec.Path).WithScope(errs.ScopeSlice, errs.SideLocal)
@@ -77,7 +73,7 @@ func (p *port) importFile(number transport.Link, d transport.Descriptor) (transp
 
 // Sync implements transport.Filer. It ends by the plug-in's call of done, or when the link ends.
 func (p *port) Sync(number transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
-	if p.links.Lookup(number) == nil || !p.info.Files || !p.enter() {
+	if p.links.Lookup(number) == nil || !p.enter() {
 		done(kit.StaleLink(p.op("sync"), number))
 		return
 	}

@@ -20,16 +20,19 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// A port has each optional interface of the contract for which the absence of a function is an answer: no rails are
-// left out, no file is opened, nothing has to be done. The three that change what the core does are types of their own,
-// and withOptions puts together what the plug-in has.
-type (
-	witness   struct{ of *port }
-	inliner   struct{ of *port }
-	allocator struct{ of *port }
-)
-
+// A port has the methods of every optional interface that the C interface offers. Lacks says which of them its plug-in
+// has no function for, so that nobody calls the others.
 var (
+	_ transport.Selective    = (*port)(nil)
+	_ transport.Poller       = (*port)(nil)
+	_ transport.Prober       = (*port)(nil)
+	_ transport.EpochReader  = (*port)(nil)
+	_ transport.Explainer    = (*port)(nil)
+	_ transport.Notifier     = (*port)(nil)
+	_ transport.Witness      = (*port)(nil)
+	_ transport.Inliner      = (*port)(nil)
+	_ transport.Filer        = (*port)(nil)
+	_ transport.Allocator    = (*port)(nil)
 	_ transport.Remapper     = (*port)(nil)
 	_ transport.Matcher      = (*port)(nil)
 	_ transport.Disconnecter = (*port)(nil)
@@ -37,57 +40,35 @@ var (
 	_ transport.Flusher      = (*port)(nil)
 )
 
-// withOptions returns the port with the optional interfaces that its plug-in has.
-func (p *port) withOptions() transport.Transport {
-	w, i, a := witness{p}, inliner{p}, allocator{p}
-	switch has := [3]bool{p.api.heard != nil, p.api.carry != nil, p.api.allocate != nil}; has {
-	case [3]bool{true, false, false}:
-		return struct {
-			*port
-			witness
-		}{p, w}
-	case [3]bool{false, true, false}:
-		return struct {
-			*port
-			inliner
-		}{p, i}
-	case [3]bool{false, false, true}:
-		return struct {
-			*port
-			allocator
-		}{p, a}
-	case [3]bool{true, true, false}:
-		return struct {
-			*port
-			witness
-			inliner
-		}{p, w, i}
-	case [3]bool{true, false, true}:
-		return struct {
-			*port
-			witness
-			allocator
-		}{p, w, a}
-	case [3]bool{false, true, true}:
-		return struct {
-			*port
-			inliner
-			allocator
-		}{p, i, a}
-	case [3]bool{true, true, true}:
-		return struct {
-			*port
-			witness
-			inliner
-			allocator
-		}{p, w, i, a}
+// Lacks implements transport.Selective.
+func (p *port) Lacks(optional any) bool {
+	switch optional.(type) {
+	case *transport.Notifier:
+		return p.api.notify == nil
+	case *transport.Witness:
+		return p.api.heard == nil
+	case *transport.Inliner:
+		return p.api.carry == nil
+	case *transport.Filer:
+		return !p.info.Files
+	case *transport.Allocator:
+		return p.api.allocate == nil || p.api.release == nil
+	case *transport.Remapper:
+		return p.api.remap == nil
+	case *transport.Matcher:
+		return p.api.match == nil
+	case *transport.Disconnecter:
+		return p.api.disconnect == nil
+	case *transport.Reacher:
+		return p.api.reach == nil
+	case *transport.Flusher:
+		return p.api.flushes == nil
 	}
-	return p
+	return false
 }
 
 // Heard implements transport.Witness.
-func (w witness) Heard(rail transport.Rail) (signs transport.Signs) {
-	p := w.of
+func (p *port) Heard(rail transport.Rail) (signs transport.Signs) {
 	if p.links.Lookup(rail.Link) == nil || !p.enter() {
 		return signs
 	}
@@ -118,8 +99,7 @@ func (t *trays) init(c *C.tp_port) {
 }
 
 // Inline implements transport.Inliner by one call of C for TP_BATCH slices.
-func (w inliner) Inline(list []*transport.Slice) (carried bool) {
-	p := w.of
+func (p *port) Inline(list []*transport.Slice) (carried bool) {
 	if len(list) == 0 || p.links.Lookup(list[0].Rail.Link) == nil || p.condemned.Load() != nil || !p.enter() {
 		return false
 	}
@@ -158,8 +138,8 @@ func (p *port) carry(number int, t *tray, list []*transport.Slice) bool {
 }
 
 // Allocate implements transport.Allocator.
-func (w allocator) Allocate(a transport.Allocation) (mem.Region, error) {
-	p, op := w.of, w.of.op("allocate")
+func (p *port) Allocate(a transport.Allocation) (mem.Region, error) {
+	op := p.op("allocate")
 	if err := p.usable("allocate"); err != nil {
 		return mem.Region{}, err
 	}
@@ -189,11 +169,7 @@ func (w allocator) Allocate(a transport.Allocation) (mem.Region, error) {
 }
 
 // Free implements transport.Allocator.
-func (w allocator) Free(r mem.Region) error {
-	p := w.of
-	if p.api.release == nil {
-		return nil // the plug-in keeps it until close
-	}
+func (p *port) Free(r mem.Region) error {
 	if !p.enter() {
 		return kit.Closed(p.op("release"))
 	}
@@ -205,11 +181,8 @@ func (w allocator) Free(r mem.Region) error {
 	return nil
 }
 
-// Remap implements transport.Remapper. A plug-in without the function reaches memory by its address.
+// Remap implements transport.Remapper.
 func (p *port) Remap(ctx context.Context, key transport.LocalKey, offset, length uint64) error {
-	if p.api.remap == nil {
-		return nil
-	}
 	if !p.enter() {
 		return kit.Closed(p.op("remap"))
 	}
@@ -222,11 +195,11 @@ func (p *port) Remap(ctx context.Context, key transport.LocalKey, offset, length
 	return nil
 }
 
-// Match implements transport.Matcher. Without the function every key works on every rail.
+// Match implements transport.Matcher.
 func (p *port) Match(link transport.Link, local transport.LocalKey, remote transport.RemoteKey) (transport.Match,
 	error) {
-	if p.api.match == nil || !p.enter() {
-		return transport.Match{}, nil
+	if !p.enter() {
+		return transport.Match{}, kit.Closed(p.op("match"))
 	}
 	defer p.leave()
 	var c C.tent_match
@@ -253,7 +226,7 @@ func ranks(from *[64]C.uint8_t, n C.uint32_t) (list []uint8) {
 
 // Disconnect implements transport.Disconnecter.
 func (p *port) Disconnect(peer transport.ID) {
-	if p.api.disconnect == nil || !p.enter() {
+	if !p.enter() {
 		return
 	}
 	defer p.leave()
@@ -262,10 +235,10 @@ func (p *port) Disconnect(peer transport.ID) {
 	C.tp_disconnect(p.api, p.t, texts.peer(transport.Peer{ID: peer}))
 }
 
-// Reach implements transport.Reacher. Without the function a rail to any peer may be possible.
+// Reach implements transport.Reacher.
 func (p *port) Reach(peer transport.Peer, addresses []netip.AddrPort) error {
-	if p.api.reach == nil || !p.enter() {
-		return nil
+	if !p.enter() {
+		return kit.Closed(p.op("reach"))
 	}
 	defer p.leave()
 	var texts arena
@@ -287,7 +260,7 @@ func (p *port) Reach(peer transport.Peer, addresses []netip.AddrPort) error {
 
 // Flushes implements transport.Flusher.
 func (p *port) Flushes() uint64 {
-	if p.api.flushes == nil || !p.enter() {
+	if !p.enter() {
 		return 0
 	}
 	defer p.leave()

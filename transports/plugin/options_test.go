@@ -55,7 +55,6 @@ func TestAnswersOfOptionalFunctionsAreChecked(t *testing.T) {
 		{"file-silent", "failed with 7777 and gave no reason", open(transport.FileSpec{Path: path})},
 		{"file-near", "no absolute path", open(transport.FileSpec{Path: "file.bin"})},
 		{"file-long", "no absolute path", open(transport.FileSpec{Path: "/" + strings.Repeat("x", 5000)})},
-		{"memory-only", "the plug-in moves no files", open(transport.FileSpec{Path: path})},
 		{"gives-nothing", "allocate gave 64 bytes at 0x0", allocate},
 		{"gives-little", "allocate gave 1 bytes", allocate},
 		{"gives-beyond", "allocate gave 18446744073709551615 bytes", allocate},
@@ -137,19 +136,24 @@ func TestRefusalsWithoutSenseAreBreaches(t *testing.T) {
 // A function that a table of before does not have is not looked for behind it.
 func TestTablesOfOlderVersionsHaveNoNewerFunctions(t *testing.T) {
 	compiled := built(t, asC, "testdata/abuse.c")
-	old, _ := alone(t, compiled, "older")
-	_, is := transport.Find[transport.Inliner](old)
-	require.False(t, is)
-	_, is = transport.Find[transport.Allocator](old)
-	require.False(t, is)
-	match, err := must[transport.Matcher](t, old).Match(1, 1, 1)
-	require.NoError(t, err)
-	require.Zero(t, match, "every key works on every rail")
-	half, _ := alone(t, compiled, "half-newer")
-	_, is = transport.Find[transport.Inliner](half)
-	require.True(t, is)
-	_, is = transport.Find[transport.Allocator](half)
-	require.False(t, is)
+	for abuse, want := range map[string][]bool{
+		"older":      {true, true, false, false, false, false, false, false, false, false},
+		"half-newer": {true, true, true, false, false, false, false, false, false, false},
+		"newest":     {true, true, true, false, true, true, true, true, true, true},
+		"file-all":   {true, true, true, true, true, true, true, true, true, true},
+	} {
+		tr, _ := alone(t, compiled, abuse)
+		require.Equal(t, want, []bool{has[transport.Notifier](tr), has[transport.Witness](tr),
+			has[transport.Inliner](tr), has[transport.Filer](tr), has[transport.Allocator](tr),
+			has[transport.Remapper](tr), has[transport.Matcher](tr), has[transport.Disconnecter](tr),
+			has[transport.Reacher](tr), has[transport.Flusher](tr)}, abuse)
+		require.True(t, has[transport.Poller](tr) && has[transport.Prober](tr) && has[transport.EpochReader](tr))
+	}
+}
+
+func has[T any](tr transport.Transport) bool {
+	_, is := transport.Find[T](tr)
+	return is
 }
 
 func TestASliceThatACallCarriesOutHasNoCompletion(t *testing.T) {

@@ -206,9 +206,9 @@ func (p *port) answer(token C.uint64_t, answer []byte, err *errs.Error) {
 	C.tp_called(p.api, p.t, token, unsafe.Pointer(unsafe.SliceData(answer)), C.size_t(len(answer)), nil)
 }
 
-// Notify implements transport.Notifier. A plug-in without notifications refuses each.
+// Notify implements transport.Notifier.
 func (p *port) Notify(number transport.Link, message []byte, done func(*errs.Error)) bool {
-	if p.links.Lookup(number) == nil || p.api.notify == nil || p.condemned.Load() != nil || !p.enter() {
+	if p.links.Lookup(number) == nil || p.condemned.Load() != nil || !p.enter() {
 		return false
 	}
 	defer p.leave()

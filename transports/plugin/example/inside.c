@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #endif
 #include "copy.h"
+#include "fail.h"
 #include "list.h"
 #include "tent_transport.h"
 
@@ -66,17 +67,6 @@ static uint64_t last_key;
 	type *name = first; \
 	while (name && !(condition)) name = name->next
 
-static int fail(tent_error *e, int code, int scope, int side, const char *cause) {
-	memset(e, 0, sizeof *e);
-	e->size = sizeof *e;
-	e->code = (uint16_t)code, e->scope = (uint8_t)scope, e->side = (uint8_t)side;
-	snprintf(e->cause, sizeof e->cause, "%s", cause);
-	return code;
-}
-
-static int no_memory(tent_error *e) {
-	return fail(e, TENT_OUT_OF_MEMORY, TENT_SCOPE_TRANSPORT, TENT_SIDE_LOCAL, "no memory");
-}
 static int gone(tent_error *e, int code, const char *cause) {
 	return fail(e, code, TENT_SCOPE_LINK, TENT_SIDE_REMOTE, cause);
 }
