@@ -64,11 +64,15 @@ func Info(id int64) (string, error) {
 		}
 		self := e.Self()
 		address, size := e.Page()
+		numbers := map[string]uint8{} // of hints
+		for _, name := range e.Transports() {
+			numbers[name] = e.Config().NumberOf(name)
+		}
 		return toJSON(map[string]any{"address": e.Address(), "name": e.Name(), "segment_name": e.Address(),
 			"id": self.ID.String(), "machine_id": self.MachineID, "port": e.Port(),
 			"page_address": uint64(address),
 			"page_bytes":   size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
-			"transports": e.Transports(), "platforms": e.Platforms(),
+			"transports": e.Transports(), "numbers": numbers, "platforms": e.Platforms(),
 			"default_priority": e.Config().Engine.DefaultPriority}), nil
 	})
 }

@@ -50,3 +50,10 @@ HINTS: dict[str, int] = {
     "ub": 11,
     "unspec": 0,
 }
+
+
+def learn_transports(numbers: dict[str, int]) -> None:
+    """Hints take the transports of an engine by name, too: those of plug-ins. A number is one name's in a process."""
+    for name, number in numbers.items():
+        if number and name not in HINTS:
+            HINTS[name] = number

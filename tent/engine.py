@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
+from ._transports import learn_transports
 from .addresses import Addresses
 from .admission import Admission
 from .closing import close_at_exit, close_engine, close_in_background
@@ -90,6 +91,7 @@ class Engine(Moves, Admission):
         self.address: str = info["address"]
         self.name: str = info["name"]
         self._info: dict[str, Any] = info
+        learn_transports(info["numbers"])
         self._default_priority = int(info["default_priority"])
         self._states = page.bytes_at(info["page_address"], info["page_bytes"])
         self._words = page.words_at(info["page_address"], info["page_bytes"] // 8)

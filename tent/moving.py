@@ -37,8 +37,6 @@ NAME_MAX = 255
 MESSAGE_MAX = 64 << 10
 TRACE_MAX = 64
 
-_KNOWN = sorted({number: name for name, number in sorted(HINTS.items(), reverse=True)}.values())  # one name of each
-
 _FOREVER = float(1 << 32)  # seconds; a later deadline would leave the clock's range
 
 
@@ -54,8 +52,10 @@ def transport_number(hint: Any) -> int:
         try:
             return int(TransportType(hint))
         except ValueError:
-            pass
-    raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(_KNOWN))
+            if hint in HINTS.values():
+                return int(hint)
+    known = {number: name for name, number in sorted(HINTS.items(), reverse=True)}  # one name of each
+    raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(sorted(known.values())))
 
 
 def deadline(timeout: float | str) -> int:

@@ -114,6 +114,18 @@ def driver(prefix: Path) -> Path:
     return library
 
 
+def plug_in(prefix: Path) -> Path:
+    """The example of a transport as a plug-in, compiled, where nobody else may write."""
+    library = prefix / "plug-ins" / "inside.so"
+    library.parent.mkdir(mode=0o755, exist_ok=True)
+    folder = PLUG_INS.parent / "example"
+    flags = ("-std=c99", "-O2", "-shared", "-fPIC", "-pthread", f"-I{PLUG_INS}")
+    command = [CC, *flags, str(folder / "inside.c"), "-o", str(library)]
+    make(library, key_of([*folder.iterdir(), *PLUG_INS.iterdir()], *command, said(CC, "--version")), command)
+    library.chmod(0o755)
+    return library
+
+
 def check(prefix: Path) -> None:
     """Compiles and runs the examples and the programs that must be refused, with the flags of the header's readers."""
     flags = ["-Wall", "-Wextra", "-Werror", f"-I{prefix}/include"]
@@ -121,7 +133,7 @@ def check(prefix: Path) -> None:
     compilers = {".c": [CC, "-std=c11"], ".cc": [CXX, "-std=c++17"]}
     given = [*(path for path in (prefix / "include").rglob("*") if path.is_file()), prefix / "lib" / "libtent.so.key"]
     versions = said(CC, "--version") + said(CXX, "--version")
-    env = os.environ | {"TENT_LIBCUDA": str(driver(prefix))}
+    env = os.environ | {"TENT_LIBCUDA": str(driver(prefix)), "TENT_CHECK_PLUG_IN": str(plug_in(prefix))}
     for source in sorted([*(SOURCE / "examples").iterdir(), *(SOURCE / "checks").iterdir()]):
         for name, extra in (("plain", ("-O2",)), ("sanitized", SANITIZERS)):
             program = prefix / f"{source.name}-{name}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import build_gotent
+import cufile as real_cufile
 import guest
 import interpreters
 import lint
@@ -260,6 +261,16 @@ def worlds(r: Runner, ctx: Context) -> Tally:
     return r.go_test(["./transports/tcp"], "-run=ModelOfALane", timeout=600, TENT_WORLDS="all")
 
 
+def cufile(r: Runner, ctx: Context) -> Tally:
+    """GPUDirect Storage by NVIDIA's own libcufile over the emulated driver; skipped where its wheel cannot be had"""
+    try:
+        library = real_cufile.library()
+    except OSError as error:
+        return Tally(skipped=1, reasons={f"no libcufile of NVIDIA: {error}": 1})
+    named = {"TENT_REAL_LIBCUFILE": str(library)}
+    return r.go_test(["./transports/cuda/gds"], "-run=RealLibrary", timeout=600, **VARIANTS, **named)
+
+
 def docs(r: Runner, ctx: Context) -> Tally:
     """the site, strictly, with the code of every page and every notebook run"""
     return r.ok(ctx.python(ctx.main), "tools/docs.py", timeout=900)
@@ -313,6 +324,7 @@ STAGES: dict[str, Stage] = {
     "pauses": Stage(pauses, 250),
     "services": Stage(services, 45),
     "worlds": Stage(worlds, 15),
+    "cufile": Stage(cufile, 120),
     "docs": Stage(docs, 80, needs_wheel=True),
     "fuzz": Stage(fuzz, 100),
     "mutants": Stage(mutants, 200, needs_wheel=True),
@@ -322,7 +334,7 @@ STAGES: dict[str, Stage] = {
 }
 # Stages that are to come have their budgets already: one of these names is added to the table with its number.
 # The stages of make test-all.
-LONG = ("arm64", "churn", "clients", "pauses", "docs", "fuzz", "mutants", "repeat", "services", "torch", "worlds")
+LONG = ("arm64", "churn", "clients", "cufile", "pauses", "docs", "fuzz", "mutants", "repeat", "services", "torch", "worlds")
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6

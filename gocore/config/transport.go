@@ -12,7 +12,7 @@ import (
 // this build has not.
 type Transport struct {
 	Name      string   // as Info.Name gives it, in metrics and errors
-	Number    uint8    // of hints: upstream's TransportType, from 64 on tent's own; 0 for none
+	Number    uint8    // of hints: upstream's TransportType, from 64 on tent's own, from 80 plug-ins'; 0 for none
 	Branch    string   // of its keys, below "transports"; "" is Name
 	Spellings []string // other names in keys, policies and hints
 	Off       bool     // it is used only where a setting enables it; one that cannot run is left out all the same

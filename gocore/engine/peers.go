@@ -349,7 +349,7 @@ func (p *peer) planFor(local *region, remote *remoteRegion, t *Terms, policy int
 	hint := p.engine.config.NameOf(want.Hint)
 	if hint == "" && want.Hint != 0 {
 		return nil, errs.New(errs.InvalidArgument, "submit",
-			"transport_hint is %d: it must be the number of a TransportType", want.Hint)
+			"transport_hint is %d: it must be the number of a TransportType, or of a plug-in of this engine", want.Hint)
 	}
 	ends := &plan.Request{Op: want.Op, Region: remote.Name, Hint: hint, Policy: p.engine.policies.Get(want.policy),
 		Local:  plan.End{Kind: local.Kind, Location: local.Location, Node: p.engine.numa.nodeOfPlan(local)},

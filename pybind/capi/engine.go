@@ -160,6 +160,7 @@ type told struct {
 	SegmentName string          `json:"segment_name"`
 	Port        int             `json:"port"`
 	Config      json.RawMessage `json:"config"`
+	Numbers     map[string]int  `json:"numbers"`
 }
 
 func info(id int64) (t told, err error) {
@@ -176,6 +177,19 @@ func tent_available(engine C.tent_engine_t) C.int {
 		return 0
 	}
 	return 1
+}
+
+//export tent_transport_number
+func tent_transport_number(engine C.tent_engine_t, name *C.char) C.int {
+	t, err := info(number(engine))
+	if err != nil {
+		return failed(err)
+	}
+	wanted := read(name)
+	if n := t.Numbers[wanted]; n != 0 {
+		return C.int(n)
+	}
+	return wrong("no transport of this engine is called %q", wanted)
 }
 
 //export tent_segment_name

@@ -26,7 +26,7 @@ import (
 // entry is a transport that upstream or this build knows.
 type entry struct {
 	name      string // as Factory.Name gives it
-	number    uint8  // upstream's TransportType, which its tests freeze; from 64 on tent's own
+	number    uint8  // upstream's TransportType, which its tests freeze; from 64 on tent's own, see numberOf
 	members   string // of Python's TransportType, upstream's spelling first; "" for numbers of our own
 	branch    string // of its keys, where it is not the name
 	spellings []string
@@ -96,7 +96,8 @@ func Transports(plugIns ...transport.Factory) []config.Transport {
 		settings := settingsOf(factory)
 		i := slices.IndexFunc(list, func(line config.Transport) bool { return line.Name == factory.Name() })
 		if i < 0 {
-			list = append(list, config.Transport{Name: factory.Name(), Settings: settings})
+			list = append(list, config.Transport{Name: factory.Name(), Number: numberOf(factory.Name()),
+				Settings: settings})
 		} else {
 			list[i].Settings = settings
 		}

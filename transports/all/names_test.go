@@ -69,8 +69,19 @@ class TransportType(IntEnum):
 	for _, name := range slices.Sorted(maps.Keys(hints)) {
 		fmt.Fprintf(&b, "    %q: %d,\n", name, hints[name])
 	}
-	return b.String() + "}\n"
+	return b.String() + pythonEnd
 }
+
+// pythonEnd adds transports that are known at run time alone.
+const pythonEnd = `}
+
+
+def learn_transports(numbers: dict[str, int]) -> None:
+    """Hints take the transports of an engine by name, too: those of plug-ins. A number is one name's in a process."""
+    for name, number in numbers.items():
+        if number and name not in HINTS:
+            HINTS[name] = number
+`
 
 // inC makes the enumeration for C: members in capitals, behind TRANSPORT_.
 func inC() string {

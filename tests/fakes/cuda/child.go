@@ -54,7 +54,10 @@ func RunWith(t *testing.T, d Driver, s Settings, more []string, test func(t *tes
 
 func isChild(t *testing.T) bool { return os.Getenv(childName) == t.Name() }
 
-// In carries a test out in a child process with more of an environment.
+// skipped finds the reason of a test that was skipped, behind the place.
+var skipped = regexp.MustCompile(`(?m)^ +\S+\.go:\d+: (.*)$`)
+
+// In carries a test out in a child process with more of an environment. One that skips itself there is skipped.
 func In(t *testing.T, environment []string, test func(t *testing.T)) {
 	if isChild(t) {
 		test(t)
@@ -73,6 +76,9 @@ func In(t *testing.T, environment []string, test func(t *testing.T)) {
 	c.Env = append(append(os.Environ(), environment...), childName+"="+t.Name())
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, "the child: %s", out)
+	if reason := skipped.FindSubmatch(out); strings.Contains(string(out), "--- SKIP: "+t.Name()+" ") && reason != nil {
+		t.Skip(string(reason[1]))
+	}
 	require.Contains(t, string(out), "--- PASS: "+t.Name(), "the child ran no test: %s", out)
 	t.Logf("%s", out)
 }

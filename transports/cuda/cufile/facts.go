@@ -79,6 +79,8 @@ func sentence(call string, code, cuda int) string {
 	switch told := sentences[code]; {
 	case code == forked:
 		return call + ": the process was forked after it had loaded cuFile, which cannot be used then"
+	case code == endless:
+		return call + ": it would never return: it reads /proc/modules, which this kernel or container does not show"
 	case cuda != 0:
 		return fmt.Sprintf("%s: %s (%d, CUresult %d)", call, told, code, cuda)
 	case told != "":
@@ -87,8 +89,11 @@ func sentence(call string, code, cuda int) string {
 	return fmt.Sprintf("%s: error %d", call, code)
 }
 
-// forked is CF_FORKED.
-const forked = -1
+// forked is CF_FORKED, and endless CF_ENDLESS.
+const (
+	forked  = -1
+	endless = -2
+)
 
 // failed makes the error of a call. It is the library's own, so another way to the file may work: the scope is the
 // link's.

@@ -82,7 +82,7 @@ typedef struct {
 	OPTIONAL(cf_error, cuFileGetVersion, (int *version))
 
 /* Of our own, beside CUfileOpError: the process was forked. */
-enum { CF_FORKED = -1 };
+enum { CF_FORKED = -1, CF_ENDLESS = -2 };
 
 /* All may be called from any thread. Those about memory of a device need its context to be current. */
 int cf_load(char *why, size_t bytes); /* once a process; 1: with batches, 0: without, -1 and -2: the reason */

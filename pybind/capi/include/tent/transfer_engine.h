@@ -128,6 +128,8 @@ tent_engine_t tent_create_engine(void);
 void tent_destroy_engine(tent_engine_t engine);
 /* 1 while the engine is open, else 0. */
 int tent_available(tent_engine_t engine);
+/* The number for transport_hint of a transport by its name, as tent_describe shows it; also a plug-in's. -1: none. */
+int tent_transport_number(tent_engine_t engine, const char *name);
 
 /* The name by which peers open this engine, "host:port". -1 if buf is too short. */
 int tent_segment_name(tent_engine_t engine, char *buf, size_t buf_len);
@@ -288,6 +290,7 @@ class TransferEngine {
 
 	bool available() const { return engine_ && tent_available(engine_); }
 	tent_engine_t handle() const { return engine_; }
+	int transportNumber(const std::string &name) const { return tent_transport_number(engine_, name.c_str()); }
 
 	std::string getSegmentName() const {
 		char name[512] = "";
