@@ -29,7 +29,8 @@ func built(t testing.TB, compiler []string, source string) string {
 	hash := sha256.New()
 	fmt.Fprint(hash, compiler, strictly)
 	for _, name := range []string{source, "include/tent_transport.h", "example/inside.c", "example/copy.h",
-		"example/list.h", "example/fail.h", "example/memory.c", "include/tent_device.h", "example/disk.c"} {
+		"example/list.h",
+		"example/fail.h", "example/region.h", "example/memory.c", "include/tent_device.h", "example/disk.c"} {
 		text, err := os.ReadFile(name)
 		require.NoError(t, err)
 		_, _ = hash.Write(text)

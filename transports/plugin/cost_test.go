@@ -19,7 +19,8 @@ func TestABatchIsOneCallOfCOrTwo(t *testing.T) {
 			a, b, w := abused(t, abusive(t, compiled, abuse), false)
 			const n, rounds = 64, 50
 			c := a.Connect(t, b)
-			local, remote := a.Register(t, n*64, mem.LocalReadWrite), c.Import(t, b.Register(t, n*64, mem.GlobalReadWrite))
+			local := a.Register(t, n*64, mem.LocalReadWrite)
+			remote := c.Import(t, b.Register(t, n*64, mem.GlobalReadWrite))
 			local.Fill(7, 0, local.Size)
 			poller := must[transport.Poller](t, a.Transport)
 			poller.Poll(1) // from now on the plug-in wakes nobody

@@ -5,13 +5,14 @@
 //	   └── library ── table of functions, checked and copied; settings declared at run time
 //	         └── Factory ── Check, Open
 //	               └── port ── Register Attach Submit ... ──▶ calls.c ──▶ the plug-in
-//	                      ▲                                                   │
-//	                      └── Poll, the drainer ◀── bounded queues, port.c ◀──┘ its threads
+//	                      ▲      options.go, files.go: optional interfaces     │
+//	                      └── Poll, the drainer ◀── bounded queues, port.c ◀───┘ its threads
 //
 // # No callback into Go
 //
 // A plug-in's thread never runs Go. Its reports are copied into queues (port.c), and an eventfd wakes the drainer, a
-// goroutine; waiters poll the ends of slices themselves. Ends need no bound of their own: a slot of the slab ends once.
+// goroutine; waiters read the ends of slices from memory of C. Ends need no bound of their own: a slot of the slab ends
+// once.
 //
 // # Trust
 //
@@ -24,6 +25,7 @@
 //
 // # Cost
 //
-// A batch of 64 slices crosses once to submit and once to poll, and each slice is copied into the slab. BenchmarkPlugIn
-// measures the cost of a slice beside the transport that is built in. Its target is 60 ns, without allocations.
+// A batch of 64 slices crosses once to submit, and once to poll where the plug-in works there. Each slice is copied to
+// the slab. BenchmarkPlugIn measures the cost of a slice beside the transport that is built in: 55 ns more for one by
+// itself, 25 ns less for one of 64. The bound is 60 ns, without allocations.
 package plugin

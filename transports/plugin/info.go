@@ -47,7 +47,7 @@ func (p *port) takeInfo(c *C.tent_info) error {
 	return p.takePairs(c)
 }
 
-// takePairs copies the kinds of memory that the plug-in moves: to and from files with TENT_FILES, and else none of them.
+// takePairs copies the kinds of memory that the plug-in moves. The far ends are files with TENT_FILES, and else memory.
 func (p *port) takePairs(c *C.tent_info) error {
 	moves := false
 	for local := range mem.File {

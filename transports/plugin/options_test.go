@@ -115,7 +115,7 @@ func TestAPlugInSurveysItsMachine(t *testing.T) {
 	require.NotContains(t, found[1], "\033")
 }
 
-// refusals is a host that keeps what was refused.
+// refusals is a host that keeps the reasons of refusals.
 type refusals struct {
 	self
 	seen chan transport.Refusal
@@ -162,7 +162,8 @@ func TestASliceThatACallCarriesOutHasNoCompletion(t *testing.T) {
 		t.Run(abuse, func(t *testing.T) {
 			a, b, w := abused(t, abusive(t, compiled, abuse), false)
 			c := a.Connect(t, b)
-			local, remote := a.Register(t, 4096, mem.LocalReadWrite), c.Import(t, b.Register(t, 4096, mem.GlobalReadWrite))
+			local := a.Register(t, 4096, mem.LocalReadWrite)
+			remote := c.Import(t, b.Register(t, 4096, mem.GlobalReadWrite))
 			local.Fill(7, 0, local.Size)
 			s := c.Slice(transport.Write, c.Rail(t), local, 0, remote, 0, 4096)
 			require.Equal(t, carried, must[transport.Inliner](t, a.Transport).Inline([]*transport.Slice{s}))

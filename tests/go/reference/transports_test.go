@@ -143,10 +143,15 @@ func bytesInWords(n uint64) string {
 	return fmt.Sprintf("%d KiB", n>>10)
 }
 
-// TestEachRowOfTheSelectionTree follows the tree of the transports seed: MNNVL, SHM, NVLink, RDMA, TCP, GDS, io_uring,
-// BufIO. Its first row is of a transport that this build has not.
+// selectionTree is the tree of the transports seed in its order. Its first one is not part of this build.
+var selectionTree = []string{"mnnvl", "shm", "nvlink", "rdma", "tcp", "gds", "io-uring", "buf-io"}
+
+// TestEachRowOfTheSelectionTree follows the tree by the four facts on which the seed lets a choice depend. They are the
+// kinds of memory, the hosts, the switches, and the pairs that a transport moves. Each transport of the tree and of
+// this build is chosen in some row.
 func TestEachRowOfTheSelectionTree(t *testing.T) {
 	list, _ := described()
+	chosen := absent()
 	for _, row := range []struct {
 		tree          string
 		local, remote mem.Kind
@@ -156,6 +161,10 @@ func TestEachRowOfTheSelectionTree(t *testing.T) {
 	}{
 		{"SHM: DRAM and DRAM of one host", mem.Host, mem.Host, true, nil, "shm"},
 		{"NVLink: GPU and GPU of one host", mem.Cuda, mem.Cuda, true, nil, "nvlink"},
+		{"NVLink: GPU and DRAM of one host", mem.Cuda, mem.Host, true, nil, "nvlink"},
+		{"RDMA: GPU and GPU of one host, where NVLink is off", mem.Cuda, mem.Cuda, true, []string{"nvlink"}, "rdma"},
+		{"RDMA: GPU and DRAM of two hosts", mem.Cuda, mem.Host, false, nil, "rdma"},
+		{"RDMA: DRAM and GPU of two hosts", mem.Host, mem.Cuda, false, nil, "rdma"},
 		{"RDMA: DRAM of two hosts", mem.Host, mem.Host, false, nil, "rdma"},
 		{"RDMA before TCP within a host", mem.Host, mem.Host, true, []string{"shm"}, "rdma"},
 		{"TCP: where nothing else is", mem.Host, mem.Host, false, []string{"rdma", "ascend_direct"}, "tcp"},
@@ -170,8 +179,11 @@ func TestEachRowOfTheSelectionTree(t *testing.T) {
 		{"Ascend: an NPU and DRAM of two hosts", mem.Npu, mem.Host, false, nil, "ascend_direct"},
 		{"and staging does where there is no HIXL", mem.Npu, mem.Npu, false, []string{"ascend_direct"}, ""},
 		{"which begins with a copy inside of a process", mem.Npu, mem.Host, true, []string{"ascend_direct"}, "acl"},
+		{"a file is no memory: nothing else does where both are off", mem.Host, mem.File, true,
+			[]string{"io-uring", "buf-io", "delegate"}, ""},
 		{"nothing is left", mem.Host, mem.Host, false, []string{"rdma", "ascend_direct", "tcp"}, ""},
 	} {
+		chosen = append(chosen, "`"+row.first+"`")
 		t.Run(row.tree, func(t *testing.T) {
 			var candidates []plan.Candidate
 			for i, like := range list {
@@ -192,5 +204,8 @@ func TestEachRowOfTheSelectionTree(t *testing.T) {
 			require.Nil(t, err)
 			require.Equal(t, row.first, candidates[made.Routes[0].Transport].Info.Name)
 		})
+	}
+	for _, name := range selectionTree {
+		require.Contains(t, chosen, "`"+name+"`", "the tree has a row that is no test")
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// takesFiles skips a test where the library takes no file of the folder for temporary ones: tmpfs, or a file system
-// that it does not know.
+// takesFiles skips a test where the library takes no file of the folder for temporary ones. It refuses tmpfs and file
+// systems that it does not know.
 func takesFiles(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(t.TempDir(), "probe"), os.O_RDWR|os.O_CREATE, 0o600)
@@ -57,7 +57,8 @@ func TestTheModeOfTheRealLibraryIsReported(t *testing.T) {
 		takesFiles(t)
 		r := open(t, file.Settings{})
 		require.True(t, r.node.Info.Bounces)
-		require.Contains(t, r.node.Transport.(transport.Explainer).Explain(r.conn.Link), "in compat mode, without nvidia-fs")
+		said := r.node.Transport.(transport.Explainer).Explain(r.conn.Link)
+		require.Contains(t, said, "in compat mode, without nvidia-fs")
 		r.conn.Must(t, r.slice(transport.Write, 0, size))
 		require.NoError(t, r.remote.Check(tag, 0, 0, size))
 	})

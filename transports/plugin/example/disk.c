@@ -46,9 +46,6 @@ struct tent_transport {
 };
 
 #define LINK(s) ((tie *)(uintptr_t)(s)->scratch[1])
-#define FIND(type, name, first, condition) \
-	type *name = first; \
-	while (name && !(condition)) name = name->next
 
 /* trouble makes the error of a system call on a file. The device's own trouble ends the link: another way may do. */
 static int trouble(tent_error *e, int number) {

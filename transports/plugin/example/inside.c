@@ -12,6 +12,7 @@
 #include "copy.h"
 #include "fail.h"
 #include "list.h"
+#include "region.h"
 #include "tent_transport.h"
 
 #include <pthread.h>
@@ -22,13 +23,6 @@
 
 enum { CLASSES = 3, SLICES_MAX = 1024, SHORT = 4096 };
 
-typedef struct door { struct door *next; uint8_t id[16]; uint64_t floor; } door; /* of one peer; ~0: closed for good */
-typedef struct region {
-	struct region *next;
-	uint64_t key, address, bytes, floor; /* slices of epochs below floor stay outside */
-	uint8_t permission, read_only;
-	door *doors;
-} region;
 typedef struct tie { /* a link */
 	struct tie *next;
 	uint64_t number;
@@ -63,10 +57,6 @@ static tent_transport *all;
 static uint64_t last_key;
 
 #define LINK(s) ((tie *)(uintptr_t)(s)->scratch[1])
-#define FIND(type, name, first, condition) \
-	type *name = first; \
-	while (name && !(condition)) name = name->next
-
 static int gone(tent_error *e, int code, const char *cause) {
 	return fail(e, code, TENT_SCOPE_LINK, TENT_SIDE_REMOTE, cause);
 }
@@ -82,11 +72,6 @@ static void end(tent_transport *t, tent_slice *s, const tent_error *e) {
 		l->starving = 0;
 	}
 	if (waiters) pthread_cond_broadcast(&changed);
-}
-
-static int outside(const region *r, const uint8_t *id, uint64_t epoch) {
-	FIND(door, d, r->doors, !memcmp(d->id, id, 16));
-	return epoch < r->floor || r->floor == ~0ull || (d && (epoch < d->floor || d->floor == ~0ull));
 }
 
 typedef struct { const tie *of; const region *of_region; const uint64_t *cookies; size_t n; } choice;
@@ -131,8 +116,6 @@ static void lower(tent_transport *t, tie *l, int code, const char *cause, int wa
 	l->generation = 0;
 	drop(t, c, &e, wait);
 }
-
-static int inside(const region *r, uint64_t at, uint64_t n) { return at <= r->bytes && n <= r->bytes - at; }
 
 /* allowed returns 0 if a slice may be carried out, and else the reason. */
 static int allowed(const tent_transport *t, const tent_slice *s, const region *here, const region *there,
@@ -265,11 +248,6 @@ static int in_revoke(tent_transport *t, uint64_t key, const tent_peer *peer, uin
 	int r = shut(t, key, peer, epoch, e);
 	pthread_mutex_unlock(&mutex);
 	return r;
-}
-
-static void forget_region(region *r) {
-	for (door *d; (d = r->doors); free(d)) r->doors = d->next;
-	free(r);
 }
 
 static int in_deregister(tent_transport *t, uint64_t key, uint64_t limit, tent_error *e) {

@@ -1,4 +1,4 @@
-/* Lists of slices, linked by the first word of their scratch. */
+/* Lists of slices, linked by the first word of their scratch, and a search in others. */
 #ifndef LIST_H
 #define LIST_H
 
@@ -6,6 +6,9 @@
 
 typedef struct { tent_slice *first, *last; } list;
 
+#define FIND(type, name, first, condition) \
+	type *name = first; \
+	while (name && !(condition)) name = name->next
 #define NEXT(s) ((tent_slice *)(uintptr_t)(s)->scratch[0])
 
 static void push(list *l, tent_slice *s) { /* at the end */
