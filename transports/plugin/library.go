@@ -75,9 +75,6 @@ func (l *loaded) transport(library unsafe.Pointer) error {
 	return nil
 }
 
-// apiSize is the size of the table in this version; that of version 1.0 is TP_API_LEAST.
-const apiSize = C.size_t(unsafe.Sizeof(C.tent_transport_api{}))
-
 // table copies a plug-in's table and returns why it cannot be used.
 func table(path string, theirs *C.tent_transport_api) (*C.tent_transport_api, error) {
 	size := C.size_t(theirs.size)
@@ -89,8 +86,10 @@ func table(path string, theirs *C.tent_transport_api) (*C.tent_transport_api, er
 		return nil, refused(path, "it is made for version %d.%d of the interface, and this is %d.%d", major,
 			uint16(theirs.minor), C.TENT_TRANSPORT_MAJOR, C.TENT_TRANSPORT_MINOR)
 	}
-	api := (*C.tent_transport_api)(C.calloc(1, apiSize)) // stays: libraries do
-	C.memcpy(unsafe.Pointer(api), unsafe.Pointer(theirs), min(size, apiSize))
+	api := C.tp_kept(theirs)
+	if api == nil {
+		return nil, refused(path, "no memory")
+	}
 	for _, f := range []struct {
 		name string
 		is   bool

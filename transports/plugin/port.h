@@ -90,6 +90,9 @@ void *tp_dlopen(const char *path, char *why, size_t size);
 /* Asks a library for its table: 1 when it gives one, 0 when it brings no transport, -1 with the reason in why. */
 int tp_table(void *library, const tent_transport_api **, char *why, size_t size);
 
+/* Copies a table of any size to one of ours, which stays as libraries do. One thread calls it at a time. */
+tent_transport_api *tp_kept(const tent_transport_api *theirs);
+
 /* Registers the devices of a library: 1, 0 when it brings none, -1 with the reason in why. */
 int td_register(void *library, device_plugin_t *, void **plugin, char *why, size_t size);
 int td_count(const device_plugin_t *, void *plugin);

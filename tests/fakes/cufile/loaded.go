@@ -27,6 +27,7 @@ import (
 //	COMPAT    1: compat mode is allowed
 //	BATCHES   1: its properties say that it has batches
 //	DELAY_US  0: the longest delay of an I/O; SEED of the delays and of the order, 1
+//	VERSION   1090
 //	PIN_MOST  bytes of a buffer that can be registered
 //	TMPFS     1: it takes files of tmpfs, as no library does, since folders of tests may be there
 type Settings map[string]string

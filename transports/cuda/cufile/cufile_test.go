@@ -152,6 +152,21 @@ func TestModesOfTheDriver(t *testing.T) {
 	}
 }
 
+// A library of 1.11 or newer never returns from its opening where the kernel shows no modules. It is not opened there.
+func TestItIsNotOpenedWhereItWouldNotReturn(t *testing.T) {
+	fake.Run(t, fake.Settings{"VERSION": "1140"}, nil, nil, func(t *testing.T, io *fake.Loaded, _ *cuda.Loaded) {
+		facts, err := cufile.Driver()
+		if _, gone := os.Stat("/proc/modules"); gone == nil {
+			require.NoError(t, err)
+			require.Contains(t, facts.String(), "cuFile 1.14")
+			return
+		}
+		require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err))
+		require.ErrorContains(t, err, "it reads /proc/modules")
+		require.Zero(t, io.Stats().Drivers)
+	})
+}
+
 // Bytes go both ways, by calls that wait and by batches, and those around them stay as they are.
 func TestBytesGoBothWays(t *testing.T) {
 	seed := rand.IntN(1 << 30)

@@ -153,7 +153,7 @@ API error cuFileDriverGetProperties(struct properties *p) {
 }
 
 API error cuFileGetVersion(int *version) {
-	*version = 1090;
+	*version = setting("VERSION", 1090);
 	return OK;
 }
 
