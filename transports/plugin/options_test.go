@@ -178,6 +178,21 @@ func TestASliceThatACallCarriesOutHasNoCompletion(t *testing.T) {
 	}
 }
 
+func TestCallsAtOnceHaveSlicesOfTheirOwn(t *testing.T) {
+	a, b, _ := abused(t, abusive(t, built(t, asC, "testdata/abuse.c"), "carry-meets"), false)
+	c := a.Connect(t, b)
+	local := a.Register(t, 8192, mem.LocalReadWrite)
+	remote := c.Import(t, b.Register(t, 8192, mem.GlobalReadWrite))
+	local.Fill(7, 0, local.Size)
+	rail, inliner, carried := c.Rail(t), must[transport.Inliner](t, a.Transport), make(chan bool, 2)
+	for i := range uint64(2) {
+		s := c.Slice(transport.Write, rail, local, i*4096, remote, i*4096, 4096)
+		go func() { carried <- inliner.Inline([]*transport.Slice{s}) }()
+	}
+	require.True(t, <-carried && <-carried)
+	require.NoError(t, remote.Check(7, 0, 0, 8192))
+}
+
 // onFiles opens a plug-in of files with one link.
 func onFiles(t *testing.T, compiled, abuse string) (filer transport.Filer, tr transport.Transport, at transport.Link) {
 	t.Helper()
