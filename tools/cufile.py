@@ -27,8 +27,8 @@ def library() -> Path:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for old in FOLDER.glob("*.whl"):
         old.unlink()
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes"]
-    words = [*command, "--requirement", str(WANTED), "--dest", str(FOLDER)]
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    words = [*download, "--require-hashes", "--requirement", str(WANTED), "--dest", str(FOLDER)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired as error:

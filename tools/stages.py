@@ -334,7 +334,8 @@ STAGES: dict[str, Stage] = {
 }
 # Stages that are to come have their budgets already: one of these names is added to the table with its number.
 # The stages of make test-all.
-LONG = ("arm64", "churn", "clients", "cufile", "pauses", "docs", "fuzz", "mutants", "repeat", "services", "torch", "worlds")
+LONG_ALONE = ("clients", "cufile", "docs", "services", "torch")  # other programs and libraries
+LONG = ("arm64", "churn", "pauses", "fuzz", "mutants", "repeat", "worlds", *LONG_ALONE)
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6

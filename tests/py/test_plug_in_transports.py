@@ -77,14 +77,16 @@ class World:
 
     def request_of_a_batch(self, **terms: Any) -> None:
         if "require" in terms:
-            return self.batch(**terms)  # it is a term of the whole batch
+            self.batch(**terms)  # it is a term of the whole batch
+            return
         with self.objects.batch() as batch:
             batch.write(self.region, self.target, **terms)
             batch.submit().result(20)
 
     def request(self, **terms: Any) -> None:
         source = buffers.address_of(memoryview(self.mine))
-        self.engine.transfer_sync([tent.Request(tent.OpCode.WRITE, source, self.handle, 0, SIZE, **self.numbers(terms))])
+        request = tent.Request(tent.OpCode.WRITE, source, self.handle, 0, SIZE, **self.numbers(terms))
+        self.engine.transfer_sync([request])
 
     def request_array(self, **terms: Any) -> None:
         requests = tent.RequestArray(1)
@@ -155,7 +157,7 @@ def test_an_engine_without_the_plug_in_says_so(world: World, engines: Callable[.
 
 def test_the_interface_of_mooncake_takes_the_name(world: World, library: Callable[[str], str]) -> None:
     options = {"config": settings_with(library("inside"))}
-    near, far = tent.compat.mooncake.TransferEngine(options=options), tent.compat.mooncake.TransferEngine(options=options)
+    near, far = (tent.compat.mooncake.TransferEngine(options=options) for _ in range(2))
     for engine in (near, far):
         assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
     mine, theirs = bytearray(b"\5" * SIZE), bytearray(SIZE)

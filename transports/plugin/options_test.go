@@ -189,7 +189,9 @@ func TestCallsAtOnceHaveSlicesOfTheirOwn(t *testing.T) {
 		s := c.Slice(transport.Write, rail, local, i*4096, remote, i*4096, 4096)
 		go func() { carried <- inliner.Inline([]*transport.Slice{s}) }()
 	}
-	require.True(t, <-carried && <-carried)
+	for range 2 {
+		require.True(t, <-carried)
+	}
 	require.NoError(t, remote.Check(7, 0, 0, 8192))
 }
 

@@ -82,7 +82,7 @@ func driverFor(t *testing.T, library string) string {
 func exports(t *testing.T, path string) (names []string) {
 	file, err := elf.Open(path)
 	require.NoError(t, err)
-	defer file.Close()
+	defer func() { require.NoError(t, file.Close()) }()
 	symbols, err := file.DynamicSymbols()
 	require.NoError(t, err)
 	for _, s := range symbols {
