@@ -56,10 +56,10 @@ func moved(t *testing.T, a, b *engine.Engine) *engine.Explanation {
 		from[i] = byte(i*13 + i>>8)
 	}
 	clear(to[:])
-	_, err := a.Register(memoryOf(&from, "", mem.LocalReadWrite))
+	_, err := a.Register(memoryOf(from, "", mem.LocalReadWrite))
 	require.NoError(t, err)
-	r := write(t, a, b, uintptr(unsafe.Pointer(&from)))
-	require.Equal(t, from, to)
+	r := write(t, a, b, uintptr(unsafe.Pointer(from)))
+	require.Equal(t, *from, *to)
 	explained, err := a.Explain(r)
 	require.NoError(t, err)
 	return explained
@@ -68,7 +68,7 @@ func moved(t *testing.T, a, b *engine.Engine) *engine.Explanation {
 // write writes the bytes at an address into the memory of another engine.
 func write(t *testing.T, a, b *engine.Engine, source uintptr) *engine.Request {
 	t.Helper()
-	_, err := b.Register(memoryOf(&to, "to", mem.GlobalReadWrite))
+	_, err := b.Register(memoryOf(to, "to", mem.GlobalReadWrite))
 	require.NoError(t, err)
 	peer, err := a.OpenSegment(context.Background(), b.Address()+"/to")
 	require.NoError(t, err)
@@ -149,12 +149,12 @@ func TestMemoryOfADevicePlugInIsFoundAndMoved(t *testing.T) {
 		from[i] = byte(i*17 + i>>8)
 	}
 	clear(to[:])
-	require.NoError(t, device.Copy(addr, uintptr(unsafe.Pointer(&from)), uint64(len(from))))
+	require.NoError(t, device.Copy(addr, uintptr(unsafe.Pointer(from)), uint64(len(from))))
 	_, err = a.Register(engine.Memory{Addr: addr, Size: uint64(len(from)), Location: mem.Wildcard,
 		Permission: mem.LocalReadWrite})
 	require.NoError(t, err)
 	write(t, a, b, addr)
-	require.Equal(t, from, to)
+	require.Equal(t, *from, *to)
 }
 
 func TestAPlugInMayBringATransportThatThisBuildLacks(t *testing.T) {

@@ -123,6 +123,16 @@ type refusals struct {
 
 func (r refusals) Refused(reason transport.Refusal, _ string, _ error) { r.seen <- reason }
 
+// The drainer looks, and the transport closes, and the drainer goes to sleep: nobody would wake it.
+func TestTheDrainerDoesNotSleepBehindTheEnd(t *testing.T) {
+	tr, _ := alone(t, built(t, asC, "example/inside.c"), "inside")
+	p := tr.(*port)
+	require.True(t, p.maySleep(), "nothing waits")
+	p.ending.Store(true)
+	require.False(t, p.maySleep())
+	p.ending.Store(false)
+}
+
 func TestRefusalsWithoutSenseAreBreaches(t *testing.T) {
 	w := &watcher{Host: refusals{seen: make(chan transport.Refusal, 9)}, downs: make(chan *errs.Error, 9)}
 	tr, err := abusive(t, built(t, asC, "testdata/abuse.c"), "refuses").Open(t.Context(), nil, w, w)

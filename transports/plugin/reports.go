@@ -36,6 +36,7 @@ func freeError(e *C.tent_error) { C.free_error(e) }
 func (p *port) drain() {
 	var eight [8]byte
 	for {
+		ending := p.ending.Load() // before the look: it finds all that came before the end
 		p.draining.Lock()
 		n := p.deliver(p.takeEnds())
 		p.draining.Unlock()
@@ -47,10 +48,9 @@ func (p *port) drain() {
 		p.countBreaches()
 		switch {
 		case n > 0:
-		case p.ending.Load():
+		case ending:
 			return
-		case C.tp_sleep(p.c) == 0:
-		default:
+		case p.maySleep():
 			if _, err := p.bell.Read(eight[:]); err != nil {
 				p.host.Log().Error("plug-in cannot be listened to", "file", p.library.path, "error", err)
 				return
@@ -58,6 +58,10 @@ func (p *port) drain() {
 		}
 	}
 }
+
+// maySleep asks C for a wake-up. False: something waits, or the end came behind the last look. The drainer was awake
+// then, so that woke nobody.
+func (p *port) maySleep() bool { return C.tp_sleep(p.c) != 0 && !p.ending.Load() }
 
 // report hands one report over to the sink or to the host.
 func (p *port) report(r *C.tp_report) {
