@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -45,9 +44,9 @@ var asked = regexp.MustCompile(`\x00cu[A-Z][A-Za-z0-9_]+\x00`)
 func driverFor(t *testing.T, library string) string {
 	text, err := os.ReadFile(library)
 	require.NoError(t, err)
-	has := exports(t, cuda.Library(t, cuda.Driver{}))
-	_, here, _, _ := runtime.Caller(0)
-	around := filepath.Join(filepath.Dir(here), "real", "around.c")
+	plain := cuda.Library(t, cuda.Driver{})
+	has, fakes := exports(t, plain), filepath.Dir(plain)
+	around := filepath.Join(fakes, "../../tests/fakes/cufile/real/around.c") // from build/fakes
 	own, err := os.ReadFile(around)
 	require.NoError(t, err)
 	var names []string
@@ -73,7 +72,7 @@ func driverFor(t *testing.T, library string) string {
 			name, name)
 	}
 	sum := crc64.Checksum([]byte(source.String()+string(own)), crc64.MakeTable(crc64.ECMA))
-	stubs := filepath.Join(filepath.Dir(cuda.Library(t, cuda.Driver{})), fmt.Sprintf("stubs-%016x.c", sum))
+	stubs := filepath.Join(fakes, fmt.Sprintf("stubs-%016x.c", sum))
 	require.NoError(t, os.WriteFile(stubs, []byte(source.String()), 0o600))
 	return cuda.Build(t, "cuda", "libcuda.so.1", nil, "-DFAKE_DRIVER=13000", stubs, around)
 }
