@@ -101,7 +101,7 @@ func (l *Link) meetProcess(a *Access, w *welcome) *errs.Error {
 		return l.p.Refusal("%v", err)
 	}
 	a.process, a.Offers = process, offers
-	if err := l.p.watcher.add(process.Fd(), func() { l.die(l.Ended()) }); err != nil {
+	if err := l.p.watcher.add(process.Fd(), func() { l.Die(l.Ended()) }); err != nil {
 		return errs.From(l.p.op("attach"), err)
 	}
 	return nil

@@ -96,7 +96,7 @@ func (p *Point) goodbye(from transport.Peer, secret Token) {
 		if l.secret == secret && l.Peer.ID == from.ID {
 			// separates this end from a failure
 			why := errs.New(errs.EngineClosed, "", "the peer has closed its engine")
-			l.die(errs.Wrap(errs.PeerUnreachable, p.Name, why).WithScope(errs.ScopeLink, errs.SideRemote).
+			l.Die(errs.Wrap(errs.PeerUnreachable, p.Name, why).WithScope(errs.ScopeLink, errs.SideRemote).
 				WithPeer(l.Peer.Address, p.Name, ""))
 		}
 	}
