@@ -121,7 +121,7 @@ func (o *offers) close() {
 }
 
 // serveBlocks answers a peer's questions of our own kinds.
-func (t *cuda) serveBlocks(_ context.Context, g *access.Grant, kind byte, m *kit.Reader) ([]byte, error) {
+func (t *nvlink) serveBlocks(_ context.Context, g *access.Grant, kind byte, m *kit.Reader) ([]byte, error) {
 	switch {
 	case kind == callFetched && m.Whole():
 		t.offers.end(g)
@@ -144,18 +144,8 @@ func (t *cuda) serveBlocks(_ context.Context, g *access.Grant, kind byte, m *kit
 	return t.share(g, r)
 }
 
-// named returns the region with a name, or nil.
-func (t *cuda) named(name hazard.Region) *region {
-	for _, r := range t.regions.All() {
-		if *r.name.Load() == name {
-			return r
-		}
-	}
-	return nil
-}
-
 // share writes the answer about a region.
-func (t *cuda) share(g *access.Grant, r *region) ([]byte, error) {
+func (t *nvlink) share(g *access.Grant, r *region) ([]byte, error) {
 	devices, err := driver.Platform{}.Devices()
 	if err != nil || r.ordinal >= len(devices) {
 		return nil, errs.New(errs.DeviceNotFound, "nvlink.share", "the driver has no cuda:%d: %v", r.ordinal, err)
@@ -181,7 +171,7 @@ func (t *cuda) share(g *access.Grant, r *region) ([]byte, error) {
 	return b, nil
 }
 
-func (t *cuda) appendBlock(b []byte, g *access.Grant, block *driver.Block) ([]byte, error) {
+func (t *nvlink) appendBlock(b []byte, g *access.Grant, block *driver.Block) ([]byte, error) {
 	kind := byte(blockLegacy)
 	switch {
 	case block.Fd >= 0:
@@ -200,16 +190,17 @@ func (t *cuda) appendBlock(b []byte, g *access.Grant, block *driver.Block) ([]by
 
 // ask asks a region's owner for its blocks and maps them. The ordinal is that of the owner's device here, or 0 where
 // this process does not see it.
-func (l *link) ask(ctx context.Context, name hazard.Region, addr uintptr, size uint64) (*driver.Mapping, int, error) {
+func (n *neighbour) ask(ctx context.Context, name hazard.Region, addr uintptr, size uint64) (*driver.Mapping, int,
+	error) {
 	question := binary.LittleEndian.AppendUint32(nil, name.Index)
 	question = binary.LittleEndian.AppendUint32(question, name.Generation)
-	answer, err := l.access.Ask(ctx, l.Peer, callBlocks, question)
+	answer, err := n.access.Ask(ctx, n.Peer, callBlocks, question)
 	if err != nil {
 		return nil, 0, err
 	}
 	r := kit.NewReader(answer)
 	uuid := [16]byte(r.Bytes(16))
-	blocks, err := l.blocks(ctx, r)
+	blocks, err := n.blocks(ctx, r)
 	defer driver.CloseBlocks(blocks)
 	if err != nil {
 		return nil, 0, err
@@ -222,9 +213,9 @@ func (l *link) ask(ctx context.Context, name hazard.Region, addr uintptr, size u
 }
 
 // blocks reads the blocks of an answer, and fetches the descriptors. The caller closes those also after an error.
-func (l *link) blocks(ctx context.Context, r *kit.Reader) (list []driver.Block, err error) {
-	owner, passed := fds.Process{PID: l.access.PID, UID: l.t.Me.UID}, false
-	for n := min(r.U32(), blocksMax+1); n > 0 && !r.Short(); n-- {
+func (n *neighbour) blocks(ctx context.Context, r *kit.Reader) (list []driver.Block, err error) {
+	owner, passed := fds.Process{PID: n.access.PID, UID: n.owner.Me.UID}, false
+	for left := min(r.U32(), blocksMax+1); left > 0 && !r.Short(); left-- {
 		kind := r.U8()
 		b := driver.Block{Addr: uintptr(r.U64()), Size: r.U64(), Fd: -1}
 		switch kind {
@@ -243,7 +234,7 @@ func (l *link) blocks(ctx context.Context, r *kit.Reader) (list []driver.Block, 
 		list = append(list, b)
 	}
 	if passed {
-		_, _ = l.access.Ask(ctx, l.Peer, callFetched, nil) // a courtesy: the end of the link frees them, too
+		_, _ = n.access.Ask(ctx, n.Peer, callFetched, nil) // a courtesy: the end of the link frees them, too
 	}
 	if !r.Whole() || len(list) > blocksMax {
 		return list, malformed()

@@ -13,7 +13,7 @@ import (
 )
 
 // begin posts the copies of slices by one visit to the driver, as long as none has to cross to pinned memory first.
-func (t *cuda) begin(list []kit.Beginning[link]) {
+func (t *copier) begin(list []kit.Beginning[link]) {
 	burst := t.room.takeBurst()
 	for i := range list {
 		b := &list[i]
@@ -28,21 +28,22 @@ func (t *cuda) begin(list []kit.Beginning[link]) {
 }
 
 // prepare lists the copies of one slice in a burst, or returns why they must not be made.
-func (t *cuda) prepare(burst *driver.Burst, s *transport.Slice, l *link) (*room, *errs.Error) {
+func (t *copier) prepare(burst *driver.Burst, s *transport.Slice, l *link) (*room, *errs.Error) {
 	local, from := t.regions.Lookup(s.LocalKey), l.imports.table.Lookup(s.RemoteKey)
-	if err := allowed(s, local, from); err != nil {
+	if err := t.allowed(s, local, from); err != nil {
 		return nil, err
 	}
 	if cause := lostBetween(local, from); cause != nil {
 		return nil, t.lose(cause)
 	}
-	c, err := wayOf(s, local, from)
-	if err != nil {
-		return nil, t.ended(c.by, err)
-	}
 	slot := l.enter(from, s.Epoch)
 	if slot == hazard.Revoked {
 		return nil, l.revoked(from)
+	}
+	c, err := wayOf(s, local, from) // inside: a mapping is taken down when nobody is
+	if err != nil {
+		l.view.Leave(slot)
+		return nil, t.ended(c.by, err)
 	}
 	work := t.room.take(s)
 	work.link, work.slot, work.slice, work.way = l, slot, s, c
@@ -54,16 +55,16 @@ func (t *cuda) prepare(burst *driver.Burst, s *transport.Slice, l *link) (*room,
 }
 
 // allowed returns why a slice may not move between two regions.
-func allowed(s *transport.Slice, local *region, from *imported) *errs.Error {
+func (t *copier) allowed(s *transport.Slice, local *region, from *imported) *errs.Error {
 	switch {
 	case local == nil || from == nil:
-		return refused(errs.AddressNotRegistered)
+		return t.refused(errs.AddressNotRegistered)
 	case kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly) != errs.OK:
-		return refused(kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly))
+		return t.refused(kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly))
 	case s.Op == transport.Write && !from.writes || s.Op == transport.Read && !from.reads:
-		return refused(errs.PermissionDenied)
+		return t.refused(errs.PermissionDenied)
 	case !kit.InsideRemote(s, from.size):
-		return refused(errs.InvalidArgument)
+		return t.refused(errs.InvalidArgument)
 	}
 	return nil
 }
@@ -77,21 +78,6 @@ func (l *link) enter(from *imported, epoch transport.Epoch) hazard.Slot {
 		}
 		runtime.Gosched()
 	}
-}
-
-// revoked is the error of a slice that its region's owner has cut off.
-func (l *link) revoked(from *imported) *errs.Error {
-	switch {
-	case l.Gone() != nil:
-		return l.Gone()
-	case l.view.Permit(from.name) != 0: // its task began before the last fence
-		return transport.Fenced(Name)
-	}
-	if d, listed := l.access.Offers.Find(from.name.Index, from.name.Generation); listed && d.Named {
-		return replaced()
-	}
-	return errs.New(errs.AddressNotRegistered, Name, "the region was closed or fenced by its owner").
-		WithScope(errs.ScopeSlice, errs.SideRemote)
 }
 
 // way is how the bytes of a slice go.
@@ -117,7 +103,7 @@ func wayOf(s *transport.Slice, local *region, from *imported) (c way, err error)
 	c.direct = (c.mine || local.pinned) && (c.theirs || from.pinned)
 	switch {
 	case !c.mine && !c.theirs:
-		err = errs.New(errs.InvalidArgument, Name, "both ends are memory of the host")
+		err = errs.New(errs.InvalidArgument, "cuda.copy", "both ends are memory of the host")
 	case from.mapping != nil:
 		c.by = from.copier(local)
 		c.base, err = from.mapping.On(c.by)
@@ -179,7 +165,7 @@ func laneOf(s *transport.Slice) int { return 2*kit.ClassOf(s.Class) + int(s.Op&t
 var _ [driver.Lanes - 2*kit.Classes]struct{} // as many streams as lanes
 
 // ask asks the driver for the ends of slices that were posted.
-func (t *cuda) ask(list []kit.Posted, ends []bool) {
+func (t *copier) ask(list []kit.Posted, ends []bool) {
 	for _, p := range list {
 		t.round.Add(&p.(*room).copies)
 	}
@@ -248,7 +234,7 @@ func (w *room) cross(s *transport.Slice, remote uintptr, hostIsLocal, out bool) 
 		side = errs.SideLocal
 	}
 	if gone {
-		return refused(errs.AddressNotRegistered).WithScope(errs.ScopeSlice, side)
+		return w.link.t.refused(errs.AddressNotRegistered).WithScope(errs.ScopeSlice, side)
 	}
 	return nil
 }
@@ -261,12 +247,12 @@ func guarded(to, from []byte) (fault *mem.Fault) {
 }
 
 // ended makes the end of a slice from an error of the driver about a device.
-func (t *cuda) ended(by int, err error) *errs.Error {
+func (t *copier) ended(by int, err error) *errs.Error {
 	if err == nil {
 		return nil
 	}
 	if cause := driver.Lost(by); cause != nil {
 		return t.lose(cause)
 	}
-	return errs.From(Name, err).WithScope(errs.ScopeSlice, errs.SideLocal)
+	return errs.From(t.name, err).WithScope(errs.ScopeSlice, errs.SideLocal)
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/host/access"
@@ -45,7 +44,7 @@ func (i *imports) open() {
 }
 
 // close takes all mappings down. No slice is carried any more, and no region is imported afterwards.
-func (i *imports) close(t *cuda) {
+func (i *imports) close(t *copier) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.opened = false
@@ -54,25 +53,26 @@ func (i *imports) close(t *cuda) {
 	}
 }
 
-func (r *imported) close(t *cuda) {
+func (r *imported) close(t *copier) {
 	if r.mapping == nil {
 		return
 	}
 	if err := r.mapping.Close(); err != nil {
-		t.Host.Log().Warn("memory of a peer's device stays mapped", "err", err)
+		t.host.Log().Warn("memory of a peer's device stays mapped", "err", err)
 	}
 }
 
 // Import makes a peer's region usable. It waits for the greeting to end, at most its limit, and asks the owner for the
 // blocks of a region in another process.
-func (t *cuda) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+func (t *copier) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	op := t.op("import")
 	l := t.links.Lookup(number)
 	if l == nil {
-		return 0, kit.StaleLink("nvlink.import", number)
+		return 0, kit.StaleLink(op, number)
 	}
-	told, e := readDescriptor(d, l.Peer.ID)
+	find, e := l.way.read(d)
 	if e != nil {
-		return 0, e.WithPeer(l.Peer.Address, Name, "")
+		return 0, e.WithPeer(l.Peer.Address, t.name, "")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), importLimit)
 	defer cancel()
@@ -86,55 +86,19 @@ func (t *cuda) Import(number transport.Link, d transport.Descriptor) (transport.
 	l.imports.mu.Lock()
 	defer l.imports.mu.Unlock()
 	if !l.imports.opened {
-		return 0, errs.New(errs.PeerUnreachable, "nvlink.import", "the peer has not answered our greeting yet").
-			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.Peer.Address, Name, "")
+		return 0, errs.New(errs.PeerUnreachable, op, "the peer has not answered our greeting yet").
+			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.Peer.Address, t.name, "")
 	}
-	r, err := l.resolve(ctx, told)
+	r, err := find(ctx)
 	if err != nil {
-		return 0, errs.From("nvlink.import", err).WithPeer(l.Peer.Address, Name, "")
+		return 0, errs.From(op, err).WithPeer(l.Peer.Address, t.name, "")
 	}
 	return l.imports.table.Insert(func(transport.RemoteKey) *imported { return r }), nil
 }
 
-// resolve finds the way to a region that the peer's manifest lists.
-func (l *link) resolve(ctx context.Context, told named) (*imported, error) {
-	d, listed := l.access.Offers.Find(told.name.Index, told.name.Generation)
-	switch {
-	case !listed:
-		return nil, errs.New(errs.AddressNotRegistered, "nvlink.import",
-			"its owner does not list the region (any more)").
-			WithScope(errs.ScopeSlice, errs.SideRemote)
-	case d.Named:
-		return nil, replaced()
-	case d.Allows == mem.LocalReadWrite && !l.Peer.Self:
-		return nil, errs.New(errs.PermissionDenied, "nvlink.import", "its owner offers the region to nobody").
-			WithScope(errs.ScopeSlice, errs.SideRemote)
-	}
-	r := &imported{name: told.name, size: d.Size, ordinal: told.ordinal,
-		reads:  l.Peer.Self || d.Allows.Allows(false),
-		writes: (l.Peer.Self || d.Allows.Allows(true)) && !d.Fixed}
-	switch {
-	case l.here:
-		r.base = uintptr(d.Addr)
-		r.pinned = l.t.settings.HostRegister && r.ordinal < 0 && driver.Pinned(r.base, r.size)
-		return r, nil
-	case told.ordinal < 0:
-		return nil, errs.New(errs.NotHere, "nvlink.import", "memory of the host in another process cannot be mapped")
-	}
-	var err error
-	r.mapping, r.ordinal, err = l.ask(ctx, told.name, uintptr(d.Addr), d.Size)
-	return r, err
-}
-
-// replaced is the error of a name that a region had before a Remap.
-func replaced() *errs.Error {
-	return errs.New(errs.Replaced, Name, "other memory is behind the region now").
-		WithScope(errs.ScopeSlice, errs.SideRemote)
-}
-
 // Match opens a peer's memory for the device that will copy. It is asked when a plan is made, and the next time it
 // costs a look: errs.NotHere where there is no way, or a device is lost.
-func (t *cuda) Match(number transport.Link, local transport.LocalKey, remote transport.RemoteKey) (transport.Match,
+func (t *copier) Match(number transport.Link, local transport.LocalKey, remote transport.RemoteKey) (transport.Match,
 	error) {
 	l, mine := t.links.Lookup(number), t.regions.Lookup(local)
 	if l == nil || mine == nil {
@@ -145,19 +109,19 @@ func (t *cuda) Match(number transport.Link, local transport.LocalKey, remote tra
 		return transport.Match{}, nil
 	}
 	if cause := lostBetween(mine, r); cause != nil {
-		return transport.Match{}, noWay(cause)
+		return transport.Match{}, t.noWay(cause)
 	}
 	if r.mapping != nil {
 		if _, err := r.mapping.On(r.copier(mine)); err != nil {
-			return transport.Match{}, noWay(err)
+			return transport.Match{}, t.noWay(err)
 		}
 	}
 	return transport.Match{}, nil
 }
 
 // noWay is the refusal of Match by an error of the driver.
-func noWay(err error) error {
-	e := *errs.From("nvlink.match", err)
+func (t *copier) noWay(err error) error {
+	e := *errs.From(t.op("match"), err)
 	e.Code = errs.NotHere
 	return (&e).WithScope(errs.ScopeRail, errs.SidePath)
 }
@@ -171,7 +135,7 @@ func (r *imported) copier(mine *region) int {
 }
 
 // Forget closes an import. No accepted slice names it any more.
-func (t *cuda) Forget(number transport.Link, key transport.RemoteKey) {
+func (t *copier) Forget(number transport.Link, key transport.RemoteKey) {
 	l := t.links.Lookup(number)
 	if l == nil {
 		return

@@ -1,136 +1,89 @@
 package cuda
 
 import (
+	"context"
 	"fmt"
-	"slices"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
-	"github.com/tent-engine/tent/transports/host/access"
 	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
 // link is an attached peer: we are the initiator. Its one rail is up while its greeting holds.
 type link struct {
-	access.Link // its life, and Live: the generation that is up
+	*kit.OneRail // its life, which the way has
 
-	t       *cuda
+	number  transport.Link
+	t       *copier
+	way     entrance
 	imports imports
 
-	// Set before the rail first comes up, constant afterwards.
-	access *access.Access
-	view   *hazard.View
-	here   bool // the peer is in our process: its addresses are ours
+	// view is the gate to the peer's regions: copies enter by it, and a region that is taken back waits for them. It is
+	// set before the rail first comes up, and constant afterwards.
+	view *hazard.View
 }
 
-// up is access.Link.Up; a stale link, nil, has no rail.
+// entrance is how a link gets into its peer's memory.
+type entrance interface {
+	// read checks a descriptor. find asks the owner for the region's blocks, and maps them; it is called while the
+	// link is up, one at a time.
+	read(d transport.Descriptor) (find func(context.Context) (*imported, error), err *errs.Error)
+	// shut is the error of a slice to a region without a permit.
+	shut(from *imported) *errs.Error
+	// explain says how the peer's memory is reached.
+	explain() string
+}
+
+// up reports whether a rail is up in just this generation; a stale link, nil, has none.
 func (l *link) up(r transport.Rail) bool { return l != nil && l.Up(r) }
 
-// Attach starts a link. The greeting goes over the control plane, by a goroutine of the link.
-func (t *cuda) Attach(peer transport.Peer) (transport.Link, error) {
-	if t.Trust != nil && !t.own(peer) {
-		return 0, t.Refusal("%v here", t.Trust)
-	}
-	l := &link{t: t}
-	var err error
-	open := t.life.Begin(func() {
-		build := func(number transport.Link) *link { l.Number = number; return l }
-		if _, err = t.links.Attach("nvlink.attach", build); err == nil {
-			l.Start(t.Point, peer, l)
-		}
-	})
-	if !open {
-		return 0, kit.Closed("nvlink.attach")
-	}
-	return l.Number, err
-}
+// Tick implements the traffic of ways that have nothing to do while the rail is up.
+func (l *link) Tick() {}
 
-// Met implements access.Traffic.
-func (l *link) Met(a *access.Access) {
-	l.access, l.view = a, a.View
-	l.here = a.PID == l.t.Me.PID && !l.t.settings.apart
-	l.imports.open()
-}
-
-// Rail implements access.Traffic.
-func (l *link) Rail() transport.RailInfo {
-	return transport.RailInfo{Node: -1, Bandwidth: 50e9, BytesMax: 64 << 20, SlicesMax: slicesMax}
-}
-
-// Abandon implements access.Traffic.
+// Abandon implements kit.Traffic.
 func (l *link) Abandon(cause *errs.Error) {
 	l.t.Drop(cause, func(_ *transport.Slice, of *link) bool { return of == l })
 }
 
-// Tick implements access.Traffic: nothing has to be done while the rail is up.
-func (l *link) Tick() {}
-
-// End implements access.Traffic.
+// End implements kit.Traffic.
 func (l *link) End() {
-	l.t.Evict(refused(errs.Lost), func(_ *transport.Slice, of *link) bool { return of == l })
+	l.t.Evict(l.t.refused(errs.Lost), func(_ *transport.Slice, of *link) bool { return of == l })
 	l.imports.close(l.t)
 }
 
-// Detach ends a link. Waiting slices complete at once, those that are being copied by themselves; then the link's
-// goroutine closes its mappings.
-func (t *cuda) Detach(number transport.Link) {
-	if l := t.links.Detach(number); l != nil {
-		l.Leave()
-	}
-}
-
-// Stale implements transport.Transport.
-func (t *cuda) Stale() uint64 { return t.links.Stale() }
-
-// Epoch implements transport.EpochReader: the peer leaves it in our page.
-func (t *cuda) Epoch(number transport.Link) transport.Epoch {
-	l := t.links.Lookup(number)
-	if l == nil || l.Live.Load() == 0 { // it is set behind view
-		return 0
-	}
-	return transport.Epoch(l.view.Epoch())
+// Rail implements kit.Traffic.
+func (l *link) Rail() transport.RailInfo {
+	return transport.RailInfo{Node: -1, Bandwidth: 50e9, BytesMax: 64 << 20, SlicesMax: slicesMax}
 }
 
 // Explain returns how the peer's memory is reached, or why not.
-func (t *cuda) Explain(number transport.Link) string {
+func (t *copier) Explain(number transport.Link) string {
 	l := t.links.Lookup(number)
 	switch {
 	case l == nil:
-		return fmt.Sprintf("nvlink: link %v has ended", number)
+		return fmt.Sprintf("%s: link %v has ended", t.name, number)
 	case l.Gone() != nil:
-		return "nvlink: down: " + l.Gone().Error()
+		return t.name + ": down: " + l.Gone().Error()
 	case l.Live.Load() == 0:
-		return "nvlink: the peer has not answered our greeting yet"
-	case l.here:
-		return "nvlink: the peer is in our own process" + t.unpinned()
+		return t.name + ": the peer has not answered our greeting yet"
 	}
-	return fmt.Sprintf("nvlink: %d regions are mapped from process %d", l.imports.table.Len(), l.access.PID)
+	return t.name + ": " + l.way.explain() + t.unpinned()
 }
 
-// unpinned says why the setting host_register has no effect on some region.
-func (t *cuda) unpinned() string {
-	if why := t.unkept.Load(); why != nil {
-		return "; bytes of a region of the host go through other memory, which is pinned: " + (*why).Error()
+// revoked is the error of a slice that its region's owner has cut off.
+func (l *link) revoked(from *imported) *errs.Error {
+	switch {
+	case l.Gone() != nil:
+		return l.Gone()
+	case l.view.Permit(from.name) != 0: // its task began before the last fence
+		return transport.Fenced(l.t.name)
 	}
-	return ""
+	return l.way.shut(from)
 }
 
-// Submit implements transport.Transport.
-func (t *cuda) Submit(list []*transport.Slice) int { return t.Accept(list, t.links.Lookup) }
-
-// Withdraw completes waiting slices; one that is being copied completes by itself.
-func (t *cuda) Withdraw(list []*transport.Slice) {
-	t.Drop(refused(errs.Withdrawn), func(s *transport.Slice, _ *link) bool { return slices.Contains(list, s) })
-}
-
-// Fence ends the rail's generation. The link goes up again in the next one.
-func (t *cuda) Fence(rail transport.Rail) {
-	if l := t.links.Lookup(rail.Link); l != nil {
-		l.Fence(rail, refused(errs.Withdrawn))
-	}
-}
-
-func refused(code errs.Code) *errs.Error {
-	return errs.New(code, Name, "refused, or asked back").WithScope(errs.ScopeSlice, errs.SideUnknown)
+// closedByOwner is the error of a slice to a region that is not its owner's to offer any more.
+func (t *copier) closedByOwner() *errs.Error {
+	return errs.New(errs.AddressNotRegistered, t.name, "the region was closed or fenced by its owner").
+		WithScope(errs.ScopeSlice, errs.SideRemote)
 }

@@ -22,11 +22,11 @@ func lostBetween(local *region, from *imported) *errs.Error {
 
 // lose makes the end of a slice from that of a device. The first one of a device goes into the log, and renews each
 // link.
-func (t *cuda) lose(cause *errs.Error) *errs.Error {
+func (t *copier) lose(cause *errs.Error) *errs.Error {
 	own := *cause // the driver keeps it
 	end := (&own).WithScope(errs.ScopeLink, errs.SideLocal)
 	if _, told := t.lost.LoadOrStore(cause, nil); !told {
-		t.Host.Log().Error("a device is lost", "err", cause)
+		t.host.Log().Error("a device is lost", "err", cause)
 		for _, l := range t.links.All() {
 			l.Renew(end)
 		}

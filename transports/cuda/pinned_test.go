@@ -50,7 +50,7 @@ func TestRegionsOfTheHostArePinnedWhileTheyAreRegistered(t *testing.T) {
 			}
 			require.NoError(t, gpu.Peek(got, local.Addr))
 			require.Equal(t, want, got)
-			explained := far.Transport.(*cuda).unpinned()
+			explained := far.Transport.(*nvlink).unpinned()
 			if refused {
 				require.Zero(t, kept)
 				require.Contains(t, explained, "CUDA_ERROR_OUT_OF_MEMORY")

@@ -26,7 +26,7 @@ func TestRevokeWaitsForACopyOfADevice(t *testing.T) {
 		const page = 4096
 		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
 		near, far := w.Open("near"), w.Open("far")
-		owner := far.Transport.(*cuda)
+		owner := far.Transport.(*nvlink)
 		link := near.Connect(t, far)
 		local := near.Register(t, 2*page, mem.LocalReadWrite)
 		remote := link.Import(t, far.Register(t, 2*page, mem.GlobalReadWrite))
@@ -66,14 +66,14 @@ func TestBlocksAreForPeersOfTheRegion(t *testing.T) {
 	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, _ *fake.Loaded) {
 		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
 		near, far := w.Open("near"), w.Open("far")
-		owner := far.Transport.(*cuda)
+		owner := far.Transport.(*nvlink)
 		link := near.Connect(t, far)
 		link.Rail(t)
-		asker := near.Transport.(*cuda).links.Lookup(link.Link)
+		asker := near.Transport.(*nvlink).links.Lookup(link.Link)
 		ask := func(question []byte) errs.Code {
 			ctx, cancel := context.WithTimeout(t.Context(), importLimit)
 			defer cancel()
-			_, err := asker.access.Ask(ctx, asker.Peer, callBlocks, question)
+			_, err := asker.way.(*neighbour).access.Ask(ctx, asker.Peer, callBlocks, question)
 			return errs.CodeOf(err)
 		}
 		of := func(key transport.LocalKey) []byte {
@@ -102,7 +102,7 @@ func TestExchangedChunksAreReachedUnderAnotherName(t *testing.T) {
 		const chunks, size = 2, 2 * fake.ChunkBytes
 		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
 		near, far := w.Open("near"), w.Open("far")
-		link, owner := near.Connect(t, far), far.Transport.(*cuda)
+		link, owner := near.Connect(t, far), far.Transport.(*nvlink)
 		local := near.Register(t, 4096, mem.LocalReadWrite)
 		at := gpu.Chunks(1, chunks, fake.PosixFd)
 		key, before, err := owner.Register(t.Context(), mem.Region{Addr: at, Size: size, Kind: mem.Cuda,
@@ -149,7 +149,7 @@ func TestAFenceHoldsAfterARemap(t *testing.T) {
 	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, _ *fake.Loaded) {
 		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
 		near, far := w.Open("near"), w.Open("far")
-		link, owner := near.Connect(t, far), far.Transport.(*cuda)
+		link, owner := near.Connect(t, far), far.Transport.(*nvlink)
 		local := near.Register(t, 4096, mem.LocalReadWrite)
 		target := far.Register(t, 4096, mem.GlobalReadWrite)
 		before := link.Epoch()

@@ -31,7 +31,7 @@ type Traffic interface {
 	End()
 }
 
-// OneRail is the life of a link with one rail, whose peer is greeted over the control plane. Its goroutine brings the
+// OneRail is the life of a link with one rail, after a greeting over the control plane. Its goroutine brings the
 // rail up and ends everything; it owns every field that is not said to be shared. A transport's link embeds it.
 //
 //	greeting ──welcome──▶ up ──Fence──▶ down ──at once──▶ up (next generation)

@@ -1,0 +1,200 @@
+package cuda
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// Bounds.
+const (
+	slicesMax  = 1024 // accepted and not completed, over all links
+	sliceMax   = 1 << 20
+	regionsMax = 1 << 16 // a page of a peer has a word for each; words that are not used cost nothing
+)
+
+// copier carries slices out by the copy engines of this process, into regions that its links have mapped. Both
+// transports are one, and add how peers meet. Any goroutine may call it.
+type copier struct {
+	kit.Executor[link] // brings Poll and Arm
+
+	name    string // of the transport
+	host    transport.Host
+	self    transport.Peer
+	pins    bool // the setting host_register
+	life    kit.Lifecycle
+	links   kit.Links[link]
+	regions kit.Slots[transport.LocalKey, region]
+	room    rooms
+	round   driver.Round
+	lost    sync.Map              // ends of devices that were told to links, by the driver's error
+	unkept  atomic.Pointer[error] // why a region of the host could not be pinned, the latest
+}
+
+// begun makes the copier ready; Stop and the rooms' close end it.
+func (t *copier) begun(name string, host transport.Host, sink transport.Sink, pins bool) error {
+	t.name, t.host, t.self, t.pins = name, host, host.Self(), pins
+	return t.StartPosting(slicesMax, sink, (*link).up, t.begin, t.ask)
+}
+
+// infoOf has the facts that hold for both transports.
+func infoOf(name string) transport.Info {
+	info := transport.Info{Name: name, Versions: transport.Versions{First: version, Last: version}, Vectors: true,
+		Copies: true, Alignment: 1, SliceMax: sliceMax, SliceBest: sliceMax, SlicesMax: slicesMax}
+	info.Pairs[mem.Cuda][mem.Cuda] = true
+	info.Pairs[mem.Host][mem.Cuda] = true
+	return info
+}
+
+// op names an operation of the transport in errors.
+func (t *copier) op(what string) string { return t.name + "." + what }
+
+func (t *copier) refused(code errs.Code) *errs.Error {
+	return errs.New(code, t.name, "refused, or asked back").WithScope(errs.ScopeSlice, errs.SideUnknown)
+}
+
+// replaced is the error of a name that a region had before a Remap.
+func (t *copier) replaced() *errs.Error {
+	return errs.New(errs.Replaced, t.name, "other memory is behind the region now").
+		WithScope(errs.ScopeSlice, errs.SideRemote)
+}
+
+// attach enters a link; start begins its life, under the transport's.
+func (t *copier) attach(start func(*link)) (transport.Link, error) {
+	l := &link{t: t}
+	var number transport.Link
+	var err error
+	open := t.life.Begin(func() {
+		if number, err = t.links.Attach(t.op("attach"), func(n transport.Link) *link {
+			number = n
+			return l
+		}); err == nil {
+			l.number = number
+			start(l)
+		}
+	})
+	if !open {
+		return 0, kit.Closed(t.op("attach"))
+	}
+	return number, err
+}
+
+// Detach ends a link. Waiting slices complete at once, those that are being copied by themselves; then the link's
+// goroutine closes its mappings.
+func (t *copier) Detach(number transport.Link) {
+	if l := t.links.Detach(number); l != nil {
+		l.Leave()
+	}
+}
+
+// Stale implements transport.Transport.
+func (t *copier) Stale() uint64 { return t.links.Stale() }
+
+// Epoch implements transport.EpochReader.
+func (t *copier) Epoch(number transport.Link) transport.Epoch {
+	l := t.links.Lookup(number)
+	if l == nil || l.Live.Load() == 0 { // it is set behind view
+		return 0
+	}
+	return transport.Epoch(l.view.Epoch())
+}
+
+// Submit implements transport.Transport.
+func (t *copier) Submit(list []*transport.Slice) int { return t.Accept(list, t.links.Lookup) }
+
+// Withdraw completes waiting slices; one that is being copied completes by itself.
+func (t *copier) Withdraw(list []*transport.Slice) {
+	t.Drop(t.refused(errs.Withdrawn), func(s *transport.Slice, _ *link) bool { return slices.Contains(list, s) })
+}
+
+// Fence ends the rail's generation. The link goes up again in the next one.
+func (t *copier) Fence(rail transport.Rail) {
+	if l := t.links.Lookup(rail.Link); l != nil {
+		l.Fence(rail, t.refused(errs.Withdrawn))
+	}
+}
+
+// region is registered memory.
+type region struct {
+	mem.Region
+	ordinal int      // of its device, -1 for the host
+	kept    bool     // pinned by us, until Deregister
+	pinned  bool     // memory of the host that devices reach
+	door    kit.Door // for peers that attach later; those that are attached see their pages, or are told
+
+	name atomic.Pointer[hazard.Region] // Remap changes it
+
+	mu  sync.Mutex      // of Remap and Deregister
+	old []hazard.Region // names of before
+}
+
+// place checks memory that is to be registered.
+func (t *copier) place(m *mem.Region) (*region, error) {
+	kind, ordinal, _ := m.Location.Parse()
+	switch op := t.op("register"); {
+	case t.life.Closed():
+		return nil, kit.Closed(op)
+	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
+		return nil, errs.New(errs.InvalidArgument, op, "no memory at %#x with %d bytes", m.Addr, m.Size)
+	case m.Kind == mem.Host:
+		ordinal = -1
+	case m.Kind != mem.Cuda || kind != mem.Cuda:
+		return nil, errs.New(errs.NotHere, op, "%v memory is not CUDA's", m.Kind)
+	case ordinal < 0:
+		return nil, errs.New(errs.NotHere, op, "the location %q names no device", m.Location)
+	}
+	return &region{Region: *m, ordinal: ordinal}, nil
+}
+
+// named returns the region with a name, or nil.
+func (t *copier) named(name hazard.Region) *region {
+	for _, r := range t.regions.All() {
+		if *r.name.Load() == name {
+			return r
+		}
+	}
+	return nil
+}
+
+// keep pins a region of the host, if the settings want that. Where the driver refuses, bytes go through pinned memory
+// of ours as without the setting, and Explain has the reason.
+func (t *copier) keep(r *region) {
+	if !t.pins || r.ordinal >= 0 {
+		return
+	}
+	if r.pinned = driver.Pinned(r.Addr, r.Size); r.pinned {
+		return // by the program
+	}
+	err := driver.Keep(keeper, r.Addr, r.Size)
+	if r.kept = err == nil; err != nil {
+		t.unkept.Store(&err)
+		t.host.Log().Warn("a region of the host is not pinned", "region", r.Name, "err", err)
+	}
+	r.pinned = r.kept
+}
+
+// unkeep ends the pinning of keep.
+func (r *region) unkeep() error {
+	if r.kept {
+		return driver.Unkeep(keeper, r.Addr)
+	}
+	return nil
+}
+
+// keeper is the device by which memory of the host is pinned, for all of them.
+const keeper = 0
+
+// unpinned says why the setting host_register has no effect on some region.
+func (t *copier) unpinned() string {
+	if why := t.unkept.Load(); why != nil {
+		return "; bytes of a region of the host go through other memory, which is pinned: " + (*why).Error()
+	}
+	return ""
+}

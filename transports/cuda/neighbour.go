@@ -1,0 +1,94 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/host/access"
+)
+
+// neighbour is nvlink's entrance: the peer is a process of this host, or our own.
+type neighbour struct {
+	*link
+
+	life   access.Link
+	owner  *nvlink
+	access *access.Access // set before the rail first comes up, constant afterwards
+	here   bool           // the peer is in our process: its addresses are ours
+}
+
+// Attach starts a link. The greeting goes over the control plane, by a goroutine of the link.
+func (t *nvlink) Attach(peer transport.Peer) (transport.Link, error) {
+	if t.Trust != nil && !t.own(peer) {
+		return 0, t.Refusal("%v here", t.Trust)
+	}
+	return t.attach(func(l *link) {
+		n := &neighbour{link: l, owner: t}
+		l.OneRail, l.way = &n.life.OneRail, n
+		n.life.Number = l.number
+		n.life.Start(t.Point, peer, n)
+	})
+}
+
+// Met implements access.Traffic.
+func (n *neighbour) Met(a *access.Access) {
+	n.access, n.view = a, a.View
+	n.here = a.PID == n.owner.Me.PID && !n.owner.settings.apart
+	n.imports.open()
+}
+
+// read implements entrance.
+func (n *neighbour) read(d transport.Descriptor) (find func(context.Context) (*imported, error), err *errs.Error) {
+	told, err := readDescriptor(d, n.Peer.ID)
+	return func(ctx context.Context) (*imported, error) { return n.resolve(ctx, told) }, err
+}
+
+// resolve finds the way to a region that the peer's manifest lists.
+func (n *neighbour) resolve(ctx context.Context, told named) (*imported, error) {
+	d, listed := n.access.Offers.Find(told.name.Index, told.name.Generation)
+	switch {
+	case !listed:
+		return nil, errs.New(errs.AddressNotRegistered, "nvlink.import",
+			"its owner does not list the region (any more)").
+			WithScope(errs.ScopeSlice, errs.SideRemote)
+	case d.Named:
+		return nil, n.t.replaced()
+	case d.Allows == mem.LocalReadWrite && !n.Peer.Self:
+		return nil, errs.New(errs.PermissionDenied, "nvlink.import", "its owner offers the region to nobody").
+			WithScope(errs.ScopeSlice, errs.SideRemote)
+	}
+	r := &imported{name: told.name, size: d.Size, ordinal: told.ordinal,
+		reads:  n.Peer.Self || d.Allows.Allows(false),
+		writes: (n.Peer.Self || d.Allows.Allows(true)) && !d.Fixed}
+	switch {
+	case n.here:
+		r.base = uintptr(d.Addr)
+		r.pinned = n.t.pins && r.ordinal < 0 && driver.Pinned(r.base, r.size)
+		return r, nil
+	case told.ordinal < 0:
+		return nil, errs.New(errs.NotHere, "nvlink.import", "memory of the host in another process cannot be mapped")
+	}
+	var err error
+	r.mapping, r.ordinal, err = n.ask(ctx, told.name, uintptr(d.Addr), d.Size)
+	return r, err
+}
+
+// shut implements entrance: an entry that is Named was given another name by Remap.
+func (n *neighbour) shut(from *imported) *errs.Error {
+	if d, listed := n.access.Offers.Find(from.name.Index, from.name.Generation); listed && d.Named {
+		return n.t.replaced()
+	}
+	return n.t.closedByOwner()
+}
+
+// explain implements entrance.
+func (n *neighbour) explain() string {
+	if n.here {
+		return "the peer is in our own process"
+	}
+	return fmt.Sprintf("%d regions are mapped from process %d", n.imports.table.Len(), n.access.PID)
+}
