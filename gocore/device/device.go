@@ -76,6 +76,8 @@ type Wiring struct {
 	Ways [][]string
 	// Fabrics has the NVLink domain over several hosts of each device, by ordinal; nil where it is in none.
 	Fabrics []*Fabric
+	// Apart says why memory of a device cannot be given to other hosts by that, by ordinal; "" where it can.
+	Apart []string
 }
 
 // Fabric is a domain of multi-node NVLink. Memory moves between devices whose cluster and clique are equal.

@@ -19,7 +19,9 @@ import (
 //	DEVICES   2
 //	DELAY_US  0: the longest delay of a piece of work; SEED of the delays, 1
 //	DMABUF    1: dma-bufs are exported
-//	IMEX      0: in no domain
+//	IMEX      0: the process has no IMEX channel; else its number
+//	FABRIC    1: attribute 128, and fabric handles; 0: the device gives none
+//	RDMA_VMM  0: attribute 110
 //	BYTES     4 GiB of each device
 //	APART     "0-1,0-2": pairs without a link, "all"
 //	FREE      0: as 1, copies end with the call that queues them, and move nothing; to measure the rest

@@ -7,7 +7,7 @@
 //
 //	memory of a device is PROT_NONE for the processor           on hardware such a load ends the process
 //	freed addresses stay the driver's, and come again           unified addresses: one reservation a process
-//	it is not zeroed                                            CUDA driver API, cuMemAlloc: "the memory is not cleared"
+//	it is not zeroed, that of the VMM neither                   CUDA driver API, cuMemAlloc: "the memory is not cleared"
 //	unknown symbols are absent: dlsym gives NULL                export table of the driver 550.163.01
 //	cuMemcpyBatchAsync from 12.8 (9 arguments), _v2 from 13.0   the headers of both
 //	  (8 arguments); copies of a batch have no order
@@ -32,8 +32,11 @@
 //	a dma-buf begins with its range; as a file cannot, its      CUDA driver API, cuMemGetHandleForAddressRange
 //	  position says where
 //	access is each device's, and is checked at a copy           the same, cuMemSetAccess
-//	fabric handles need an IMEX domain, else 800; attribute     NCCL, vLLM issue 33540
-//	  128 is 1 all the same
+//	fabric handles need an IMEX channel, else 800; attribute    NCCL, vLLM issue 33540
+//	  128 is 1 all the same; peers need the same channel
+//	a device without them: attribute 128 is 0, and 801          CUDA driver API, CUDA_ERROR_NOT_SUPPORTED
+//	a handle of memory that is gone everywhere opens nothing,   the same, cuMemRelease
+//	  and what is mapped stays as long as a process maps it
 //	copies of one address space may cross mappings              unified addresses
 //	cuStreamWaitValue32 waits for pinned memory, compares with  CUDA driver API, stream memory operations
 //	  a wrap, and nobody wakes it: the front end polls

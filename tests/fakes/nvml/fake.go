@@ -2,29 +2,16 @@
 package nvml
 
 import (
-	_ "embed"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/tent-engine/tent/tests/fakes/cuda"
 )
 
 // Env is the variable of the environment by which a test names the library.
 const Env = "TENT_LIBNVIDIA_ML"
 
-//go:embed src/fake.c
-var source []byte
-
-// Library builds the library, with further options of the compiler, and returns its path.
+// Library builds the library, with further options of the compiler, and returns its path. Settings of it come by the
+// environment, see src/fake.c.
 func Library(t testing.TB, options ...string) string {
-	folder := t.TempDir()
-	file, path := filepath.Join(folder, "fake.c"), filepath.Join(folder, "libnvidia-ml.so.1")
-	require.NoError(t, os.WriteFile(file, source, 0o600))
-	arguments := append([]string{"-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"},
-		options...)
-	out, err := exec.Command("gcc", append(arguments, file, "-o", path)...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return path
+	return cuda.Build(t, "nvml", "libnvidia-ml.so.1", nil, options...)
 }

@@ -107,6 +107,7 @@ var edges = []edge{
 	{"tests/fakes/cuda", []string{"tests/fakes/loaded"}, "a fake library knows nothing of ours"},
 	{"tests/fakes/ascend", []string{"tests/fakes/cuda", "tests/fakes/loaded"},
 		"a fake library is built as others are, and knows nothing of ours"},
+	{"tests/fakes/nvml", []string{"tests/fakes/cuda"}, "a fake library is built as the other one is"},
 	{"tests/fakes/cufile", []string{"tests/fakes/cuda", "tests/fakes/loaded"},
 		"a fake library works over another one, and knows nothing of ours"},
 	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/roce", "tests/forked",

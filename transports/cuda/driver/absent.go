@@ -123,6 +123,30 @@ func (*Block) Chunk() bool { return false }
 // Share returns the reason.
 func Share(uintptr, uint64, int) ([]Block, error) { return nil, absent() }
 
+// ShareByFabric returns the reason.
+func ShareByFabric(uintptr, uint64, int) ([]Block, error) { return nil, absent() }
+
+// Handles are kinds of handles.
+type Handles int
+
+// Kinds of handles.
+const (
+	Descriptors Handles = 1
+	FabricToo   Handles = 8
+)
+
+// AllocateChunk returns the reason.
+func AllocateChunk(int, uint64, Handles) (uintptr, error) { return 0, absent() }
+
+// Domain is the NVLink domain of a device.
+type Domain struct {
+	device.Fabric
+	Why error
+}
+
+// Domains returns the reason.
+func Domains() ([]Domain, error) { return nil, absent() }
+
 // CloseBlocks has nothing to close.
 func CloseBlocks([]Block) {}
 

@@ -21,6 +21,7 @@ func sticky(code int) bool { return stickyCodes[code] }
 const (
 	outOfMemory   = 2
 	invalidDevice = 101
+	notPermitted  = 800
 )
 
 // codeOf gives the code of an error of the driver.

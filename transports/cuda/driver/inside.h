@@ -15,7 +15,10 @@ struct tc_driver { TC_SYMBOLS(TC_DECLARE, TC_DECLARE) };
 #define record tc_record_in
 #define give_event tc_give_event
 #define pop tc_pop
+#define zero tc_zero
+#define device_count tc_device_count
 extern struct tc_driver cu;
+extern int device_count;
 
 /* The state of a thread while it works for us. */
 typedef struct {
@@ -27,6 +30,14 @@ static inline tc_result ended(int code, const char *call) { return (tc_result){c
 
 #define DEVICES_MAX 128
 
+/* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR and _FABRIC, and CU_MEM_ACCESS_FLAGS_PROT_READWRITE of CU_MEM_LOCATION_TYPE_DEVICE. */
+enum { POSIX_FD = 1, FABRIC = 8, READ_WRITE = 3, ON_DEVICE = 1 };
+
+/* A driver without one of these functions cannot do it. */
+#define NEED(name)                                                                                           \
+	if (!cu.name)                                                                                        \
+	return ended(TC_NOT_SUPPORTED, #name)
+
 int forked(void);
 tc_result push(tc_context context, thread_state *before);
 tc_result context_of(int device, tc_context *context); /* the primary one, retained */
@@ -34,5 +45,6 @@ tc_result record(tc_context context, tc_stream stream, tc_event *event); /* by a
 void give_event(tc_context context, tc_event event);
 tc_result enter(int device, thread_state *before);
 void pop(thread_state *before);
+tc_result zero(int device, uint64_t address, uint64_t bytes); /* its context is current; the bytes are there when it returns */
 
 #endif

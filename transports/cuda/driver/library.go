@@ -96,6 +96,10 @@ func words(r C.tc_result) string {
 		return call + ": 1024 streams wait for transfers that have not been forgotten"
 	case C.TC_WHICH:
 		return call + ": this thread has no current device, so a default stream is none in particular"
+	case C.TC_NO_FABRIC:
+		return call + ": the device gives no fabric handles (attribute 128 is 0)"
+	case C.TC_NO_HANDLE:
+		return call + ": its allocator asked for no fabric handle, by which other hosts can map it"
 	case C.TC_PRIVATE:
 		return call + ": its allocator asked for no handle by which other processes can map it"
 	}

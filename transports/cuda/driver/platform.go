@@ -110,6 +110,7 @@ var allocations = struct {
 type allocation struct {
 	ordinal int
 	size    uint64
+	mapped  uint64 // of a chunk of the VMM, 0 for memory of cuMemAlloc
 }
 
 // Allocate implements device.Platform.
@@ -122,10 +123,7 @@ func (Platform) Allocate(ordinal int, size uint64) (uintptr, error) {
 	if r := C.tc_allocate(C.int(ordinal), C.uint64_t(size), &addr); r.code != 0 {
 		return 0, l.failed("cuda.allocate", ordinal, r)
 	}
-	allocations.Lock()
-	allocations.all[uintptr(addr)] = allocation{ordinal, size}
-	allocations.Unlock()
-	return uintptr(addr), nil
+	return noted(uintptr(addr), allocation{ordinal: ordinal, size: size}), nil
 }
 
 // Free implements device.Platform.
@@ -139,13 +137,26 @@ func (Platform) Free(addr uintptr, size uint64) error {
 	if !found || a.size != size {
 		return errs.New(errs.InvalidArgument, "cuda.free", "%d bytes at %#x were not allocated here", size, addr)
 	}
-	err := process().failed("cuda.free", a.ordinal, C.tc_free(C.int(a.ordinal), C.uint64_t(addr)))
+	err := process().failed("cuda.free", a.ordinal, a.free(addr))
 	if err != nil { // it is still there, and nobody else can have the address
-		allocations.Lock()
-		allocations.all[addr] = a
-		allocations.Unlock()
+		noted(addr, a)
 	}
 	return err
+}
+
+// noted keeps an allocation until it is freed, and returns its address.
+func noted(addr uintptr, a allocation) uintptr {
+	allocations.Lock()
+	defer allocations.Unlock()
+	allocations.all[addr] = a
+	return addr
+}
+
+func (a *allocation) free(addr uintptr) C.tc_result {
+	if a.mapped != 0 {
+		return C.tc_unmap(C.uint64_t(addr), C.uint64_t(a.mapped), C.uint64_t(a.mapped))
+	}
+	return C.tc_free(C.int(a.ordinal), C.uint64_t(addr))
 }
 
 // Copy implements device.Platform. The copy is the device's that has the first byte of the destination, or else of the

@@ -7,15 +7,7 @@
 
 #include <string.h>
 
-/* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR and _FABRIC, and CU_MEM_ACCESS_FLAGS_PROT_READWRITE of CU_MEM_LOCATION_TYPE_DEVICE. */
-enum { POSIX_FD = 1, FABRIC = 8, READ_WRITE = 3, ON_DEVICE = 1 };
-
-/* A driver without one of these functions shares nothing that way. */
-#define NEED(name)                                                                                           \
-	if (!cu.name)                                                                                        \
-	return ended(TC_NOT_SUPPORTED, #name)
-
-static tc_result share_chunk(uint64_t address, tc_block *block) {
+static tc_result share_chunk(uint64_t address, int fabric, tc_block *block) {
 	NEED(cuMemRetainAllocationHandle);
 	NEED(cuMemRelease);
 	NEED(cuMemGetAllocationPropertiesFromHandle);
@@ -27,7 +19,9 @@ static tc_result share_chunk(uint64_t address, tc_block *block) {
 	tc_properties p;
 	memset(&p, 0, sizeof p);
 	r = CALL(cuMemGetAllocationPropertiesFromHandle, &p, allocation);
-	if (!r.code && p.types & POSIX_FD)
+	if (!r.code && fabric && !(p.types & FABRIC))
+		r = ended(TC_NO_HANDLE, "cuMemExportToShareableHandle");
+	else if (!r.code && !fabric && p.types & POSIX_FD)
 		r = CALL(cuMemExportToShareableHandle, &block->fd, allocation, POSIX_FD, 0);
 	else if (!r.code && p.types & FABRIC && !(r = CALL(cuMemExportToShareableHandle, &block->handle, allocation, FABRIC,
 							    0)).code)
@@ -38,7 +32,25 @@ static tc_result share_chunk(uint64_t address, tc_block *block) {
 	return r;
 }
 
-tc_result tc_share(int device, uint64_t address, tc_block *block) {
+static tc_result share_legacy(tc_block *block) {
+	NEED(cuIpcGetMemHandle);
+	return CALL(cuIpcGetMemHandle, &block->handle, block->base);
+}
+
+/* Memory of cuMemAlloc is none of the VMM's, and has no handle for other hosts. */
+static tc_result share_any(uint64_t address, int fabric, tc_block *block) {
+	if (fabric) {
+		tc_result r = share_chunk(address, 1, block);
+		return r.code == TC_INVALID_VALUE ? ended(TC_NO_HANDLE, r.call) : r;
+	}
+	tc_result legacy = share_legacy(block);
+	if (!legacy.code) /* memory of the VMM has none */
+		return legacy;
+	tc_result r = share_chunk(address, 0, block);
+	return r.code == TC_INVALID_VALUE || r.code == TC_NOT_SUPPORTED ? legacy : r;
+}
+
+tc_result tc_share(int device, uint64_t address, int fabric, tc_block *block) {
 	memset(block, 0, sizeof *block);
 	block->fd = -1;
 	thread_state before;
@@ -48,16 +60,8 @@ tc_result tc_share(int device, uint64_t address, tc_block *block) {
 	size_t bytes = 0;
 	r = CALL(cuMemGetAddressRange_v2, &block->base, &bytes, address);
 	block->bytes = bytes;
-	if (!r.code) {
-		tc_result legacy = ended(TC_NOT_SUPPORTED, "cuIpcGetMemHandle");
-		if (cu.cuIpcGetMemHandle)
-			legacy = CALL(cuIpcGetMemHandle, &block->handle, block->base);
-		if (legacy.code) { /* memory of the VMM has none */
-			r = share_chunk(address, block);
-			if (r.code == TC_INVALID_VALUE || r.code == TC_NOT_SUPPORTED) /* and it is none of the VMM's */
-				r = legacy;
-		}
-	}
+	if (!r.code)
+		r = share_any(address, fabric, block);
 	pop(&before);
 	return r;
 }

@@ -35,14 +35,20 @@ func (b *Block) Chunk() bool { return b.Fd >= 0 || b.Fabric }
 
 // Share returns the blocks that hold a range of a device, in the order of their addresses. The caller closes their
 // descriptors by CloseBlocks. NotHere: no other process can map it.
-func Share(addr uintptr, size uint64, ordinal int) (blocks []Block, err error) {
+func Share(addr uintptr, size uint64, ordinal int) ([]Block, error) { return shareBy(addr, size, ordinal, 0) }
+
+// ShareByFabric is Share for processes of other hosts: each block has a fabric handle. NotHere: none of them can map
+// it.
+func ShareByFabric(addr uintptr, size uint64, ordinal int) ([]Block, error) { return shareBy(addr, size, ordinal, 1) }
+
+func shareBy(addr uintptr, size uint64, ordinal int, fabric C.int) (blocks []Block, err error) {
 	l := process()
 	if err := l.usable("cuda.share", ordinal); err != nil {
 		return nil, err
 	}
 	for next, end := addr, addr+uintptr(size); next < end; {
 		var b C.tc_block
-		r := C.tc_share(C.int(ordinal), C.uint64_t(next), &b)
+		r := C.tc_share(C.int(ordinal), C.uint64_t(next), fabric, &b)
 		if r.code == 0 && len(blocks) > 0 && (b.fd < 0 && b.fabric == 0 || !blocks[0].Chunk()) {
 			err = errs.New(errs.NotHere, "cuda.share", "%d bytes at %#x lie in several allocations", size, addr).
 				WithHint("register the part of each allocation as a region of its own")

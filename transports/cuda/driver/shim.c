@@ -13,6 +13,7 @@
 #include <string.h>
 
 struct tc_driver cu;
+int device_count;
 
 static int child; /* this process was forked from the one that loaded the driver */
 
@@ -61,6 +62,7 @@ tc_result tc_init(int *version, int *count) {
 		r = CALL(cuDeviceGetCount, count);
 	if (*count > DEVICES_MAX)
 		*count = DEVICES_MAX;
+	device_count = *count;
 	return r;
 }
 
@@ -195,20 +197,21 @@ tc_result tc_locate(uint64_t address, tc_place *place) {
 	return r;
 }
 
+tc_result zero(int device, uint64_t address, uint64_t bytes) {
+	tc_stream stream;
+	tc_result r = copies_of(device, &stream);
+	if (!r.code)
+		r = CALL(cuMemsetD8Async, address, 0, bytes, stream);
+	return r.code ? r : CALL(cuStreamSynchronize, stream);
+}
+
 tc_result tc_allocate(int device, uint64_t bytes, uint64_t *address) {
 	thread_state before;
 	tc_result r = enter(device, &before);
 	if (r.code)
 		return r;
-	tc_stream stream;
-	r = copies_of(device, &stream);
-	if (!r.code && !(r = CALL(cuMemAlloc_v2, address, bytes)).code) {
-		r = CALL(cuMemsetD8Async, *address, 0, bytes, stream);
-		if (!r.code)
-			r = CALL(cuStreamSynchronize, stream);
-		if (r.code)
-			cu.cuMemFree_v2(*address);
-	}
+	if (!(r = CALL(cuMemAlloc_v2, address, bytes)).code && (r = zero(device, *address, bytes)).code)
+		cu.cuMemFree_v2(*address);
 	pop(&before);
 	return r;
 }

@@ -90,6 +90,10 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	OPTIONAL(cuMemGetAllocationPropertiesFromHandle, (tc_properties * properties, uint64_t allocation))  \
 	OPTIONAL(cuMemExportToShareableHandle, (void *into, uint64_t allocation, int type, uint64_t flags))  \
 	OPTIONAL(cuMemImportFromShareableHandle, (uint64_t * allocation, void *from, int type))              \
+	OPTIONAL(cuMemGetAllocationGranularity, (size_t * bytes, const tc_properties *properties, int option))  \
+	OPTIONAL(cuMemCreate,                                                                                \
+	         (uint64_t * allocation, size_t bytes, const tc_properties *properties, uint64_t flags))     \
+	OPTIONAL(cuDeviceCanAccessPeer, (int *can, int device, int peer))                                    \
 	OPTIONAL(cuMemAddressReserve,                                                                        \
 	         (uint64_t * address, size_t bytes, size_t alignment, uint64_t hint, uint64_t flags))        \
 	OPTIONAL(cuMemAddressFree, (uint64_t address, size_t bytes))                                         \
@@ -103,7 +107,8 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 enum { TC_OK = 0, TC_INVALID_VALUE = 1, TC_NOT_READY = 600, TC_NOT_SUPPORTED = 801 };
 
 /* Of our own: no CUresult is negative. */
-enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3, TC_PRIVATE = -4, TC_MANY = -5, TC_WHICH = -6 };
+enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3, TC_PRIVATE = -4, TC_MANY = -5, TC_WHICH = -6, TC_NO_FABRIC = -7,
+       TC_NO_HANDLE = -8 };
 
 /* The end of a call: the code, and the function of the driver that returned it. */
 typedef struct {
@@ -183,7 +188,10 @@ tc_result tc_unpin(int device, uint64_t address);
 tc_result tc_keep(int device, uint64_t address, uint64_t bytes); /* pins memory of the program */
 tc_result tc_unkeep(int device, uint64_t address);
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd);
-tc_result tc_share(int device, uint64_t address, tc_block *block);
+tc_result tc_share(int device, uint64_t address, int fabric, tc_block *block); /* fabric: for other hosts, by no other way */
+tc_result tc_allocate_chunk(int device, uint64_t bytes, int types, uint64_t *address, uint64_t *mapped); /* zeroed; tc_unmap ends it */
+const char *tc_channels(void); /* the folder of the IMEX channels */
+tc_result tc_probe_fabric(int device); /* makes a fabric handle and opens it; leaves nothing */
 tc_result tc_open(int device, const void *handle, uint64_t *address);
 tc_result tc_close(int device, uint64_t address);
 tc_result tc_reserve(uint64_t bytes, uint64_t *address);

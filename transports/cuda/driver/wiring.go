@@ -22,11 +22,8 @@ func (Platform) Wiring() (device.Wiring, error) {
 	if err != nil {
 		return device.Wiring{}, err
 	}
-	at := make([]int, len(l.devices)) // ordinals to indexes of gpus; -1: NVML does not have it
-	for i := range l.devices {
-		at[i] = slices.IndexFunc(gpus, func(g nvml.GPU) bool { return g.PCI == l.devices[i].PCI })
-	}
-	w := device.Wiring{Fabrics: make([]*device.Fabric, len(at))}
+	at := l.indexes(gpus)
+	w := device.Wiring{Fabrics: make([]*device.Fabric, len(at)), Apart: make([]string, len(at))}
 	for i, from := range at {
 		ways := make([]string, len(at))
 		for k, to := range at {
@@ -37,6 +34,18 @@ func (Platform) Wiring() (device.Wiring, error) {
 		if w.Ways = append(w.Ways, ways); from >= 0 {
 			w.Fabrics[i] = gpus[from].Fabric
 		}
+		if d := l.domain(i, gpus, from); d.Why != nil {
+			w.Apart[i] = d.Why.Error()
+		}
 	}
 	return w, nil
+}
+
+// indexes returns the places of the process's devices in a list of NVML; -1: it does not have one.
+func (l *library) indexes(gpus []nvml.GPU) []int {
+	at := make([]int, len(l.devices))
+	for i := range l.devices {
+		at[i] = slices.IndexFunc(gpus, func(g nvml.GPU) bool { return g.PCI == l.devices[i].PCI })
+	}
+	return at
 }

@@ -28,6 +28,7 @@ type GPU struct {
 	PCI    string // "0000:1b:00.0"
 	Links  int    // active NVLinks
 	Fabric *device.Fabric
+	Apart  string   // why Fabric is nil
 	Ways   []string // to the GPUs of the list, see device.Wiring
 }
 
@@ -94,7 +95,7 @@ func describe(d nvml.Device) (g GPU) {
 			g.Links++
 		}
 	}
-	g.Fabric = fabric(d)
+	g.Fabric, g.Apart = fabric(d)
 	return g
 }
 
@@ -117,18 +118,26 @@ func address[T ~int8 | ~uint8](text []T) string {
 // fabricReady is NVML_GPU_FABRIC_STATE_COMPLETED.
 const fabricReady = 3
 
-// fabric returns the domain that a GPU has joined. Drivers before 12.4 have the first form of the answer alone.
-func fabric(d nvml.Device) *device.Fabric {
+// fabric returns the domain that a GPU has joined, or why it has joined none. Drivers before 12.4 have the first form
+// of the answer alone.
+func fabric(d nvml.Device) (*device.Fabric, string) {
 	f, state, status := device.Fabric{}, uint8(0), uint32(0)
 	if info, r := d.GetGpuFabricInfoV().V2(); r == nvml.SUCCESS {
 		f, state, status = device.Fabric{Cluster: info.ClusterUuid, Clique: info.CliqueId}, info.State, info.Status
 	} else if info, r := d.GetGpuFabricInfo(); r == nvml.SUCCESS {
 		f, state, status = device.Fabric{Cluster: info.ClusterUuid, Clique: info.CliqueId}, info.State, info.Status
+	} else {
+		return nil, fmt.Sprintf("NVML names none (error %d)", int32(r))
 	}
-	if state != fabricReady || status != 0 || f.Cluster == [16]byte{} {
-		return nil
+	switch {
+	case state != fabricReady:
+		return nil, fmt.Sprintf("the fabric manager has not registered it (state %d of NVML)", state)
+	case status != 0:
+		return nil, fmt.Sprintf("the fabric manager could not register it (error %d of NVML)", status)
+	case f.Cluster == [16]byte{}:
+		return nil, "its domain ends at this host: the cluster has no UUID"
 	}
-	return &f
+	return &f, ""
 }
 
 // levels of nvmlGpuTopologyLevel_t in the words of `nvidia-smi topo`.

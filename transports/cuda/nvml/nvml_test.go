@@ -33,11 +33,12 @@ func TestNoFunctionIsLeftToTheLoader(t *testing.T) {
 
 func TestGPUsAreConnectedAsTheLibrarySays(t *testing.T) {
 	domain := &device.Fabric{Cluster: [16]byte(bytes.Repeat([]byte{0xc1}, 16)), Clique: 7}
+	const none = "NVML names none (error 13)" // of the older call, which the library does not have
 	want := []GPU{
-		{"face:1d:00.0", 0, nil, []string{"", "SYS", "SYS", "SYS"}},
-		{"face:1c:00.0", 0, nil, []string{"SYS", "", "PXB", "PXB"}},
-		{"face:1b:00.0", 12, domain, []string{"SYS", "PXB", "", "NV12"}},
-		{"face:1a:00.0", 12, domain, []string{"SYS", "PXB", "NV12", ""}},
+		{"face:1d:00.0", 0, nil, none, []string{"", "SYS", "SYS", "SYS"}},
+		{"face:1c:00.0", 0, nil, none, []string{"SYS", "", "PXB", "PXB"}},
+		{"face:1b:00.0", 12, domain, "", []string{"SYS", "PXB", "", "NV12"}},
+		{"face:1a:00.0", 12, domain, "", []string{"SYS", "PXB", "NV12", ""}},
 	}
 	t.Setenv(fake.Env, fake.Library(t))
 	for range 3 { // it is closed each time
@@ -55,6 +56,22 @@ func TestAnOldDriverLacksFunctions(t *testing.T) {
 	require.Len(t, got, 4)
 	require.Nil(t, got[3].Fabric)
 	require.Equal(t, "NV12", got[3].Ways[2])
+}
+
+// A GPU is in a domain when the fabric manager has registered it, and its cluster has a name.
+func TestAGPUWithoutADomainHasAReason(t *testing.T) {
+	for setting, why := range map[string]string{"STATE=2": "has not registered it (state 2",
+		"STATUS=5": "error 5 of NVML", "CLUSTER=0": "ends at this host"} {
+		t.Run(setting, func(t *testing.T) {
+			name, value, _ := strings.Cut(setting, "=")
+			t.Setenv("TENT_FAKENVML_"+name, value)
+			t.Setenv(fake.Env, fake.Library(t))
+			got, err := Read()
+			require.NoError(t, err)
+			require.Nil(t, got[3].Fabric)
+			require.Contains(t, got[3].Apart, why)
+		})
+	}
 }
 
 func TestWithoutTheLibraryThereIsAReason(t *testing.T) {

@@ -231,8 +231,11 @@ API int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case 124:
 		*value = (int)fake_setting("DMABUF", 1);
 		break;
+	case 110: /* GPUDirect RDMA with memory of the VMM */
+		*value = (int)fake_setting("RDMA_VMM", 0);
+		break;
 	case 128: /* 1 on machines without IMEX, too: it is no proof */
-		*value = 1;
+		*value = (int)fake_setting("FABRIC", 1);
 		break;
 	case 75:
 		*value = 9;

@@ -55,8 +55,7 @@ struct physical *fake_physical(uint64_t size, int device, int vmm, int types) {
 	struct physical *p = vmm ? in_file(size) : in_arena(size);
 	if (!p)
 		return NULL;
-	if (!vmm) /* memory of a device is not zeroed */
-		memset(p->shadow, 0xc3, size);
+	memset(p->shadow, 0xc3, size); /* memory of a device is not zeroed */
 	*p->trailer = (struct trailer){MAGIC, size, ((uint64_t)getpid() << 32) + ++nonces, device, vmm, types, 0};
 	return p;
 }

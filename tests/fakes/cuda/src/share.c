@@ -135,6 +135,8 @@ API int cuMemCreate(struct physical **handle, size_t size, const struct properti
 	if (flags || p->type != 1 || p->location.type != 1 || p->location.id < 0 || p->location.id >= fake_devices ||
 	    !size || size % GRANULARITY)
 		return fake_leave(INVALID_VALUE);
+	if (p->types & FLAG_FABRIC && !fake_setting("FABRIC", 1))
+		return fake_leave(NOT_SUPPORTED);
 	if (p->types & FLAG_FABRIC && !imex())
 		return fake_leave(NOT_PERMITTED); /* also where attribute 128 is 1 */
 	if (!(*handle = fake_physical(size, p->location.id, 1, p->types)))

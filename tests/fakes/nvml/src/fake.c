@@ -1,8 +1,12 @@
 /* libnvidia-ml.so.1 without hardware, for tests: four GPUs. The last two are joined by twelve NVLinks and are in a domain,
  * the one before lies behind another bridge, and the first on another socket. The addresses are those of the emulated
- * CUDA driver, in the other order. FAKE_NVML_OLD leaves out what drivers before 12.4 do not have. */
+ * CUDA driver, in the other order. FAKE_NVML_OLD leaves out what drivers before 12.4 do not have.
+ *
+ * The domain comes from the environment, TENT_FAKENVML_ and: CLUSTER, a byte that its UUID repeats (193), CLIQUE (7),
+ * STATE (3, registered), STATUS (0). */
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define GPUS 4
@@ -84,6 +88,13 @@ typedef struct { /* nvmlGpuFabricInfo_v2_t */
     unsigned health;
 } fabric_info;
 
+static int setting(const char *name, int otherwise) {
+    char key[64];
+    snprintf(key, sizeof key, "TENT_FAKENVML_%s", name);
+    const char *text = getenv(key);
+    return text && *text ? atoi(text) : otherwise;
+}
+
 API int nvmlDeviceGetGpuFabricInfoV(void *device, fabric_info *info) {
     if (ordinal(device) > 1) {
         return NOT_SUPPORTED;
@@ -91,8 +102,9 @@ API int nvmlDeviceGetGpuFabricInfoV(void *device, fabric_info *info) {
     if (info->version != (sizeof *info | 2 << 24)) {
         return INVALID_ARGUMENT;
     }
-    memset(info->cluster, 0xc1, sizeof info->cluster);
-    info->status = 0, info->clique = 7, info->state = 3;
+    memset(info->cluster, setting("CLUSTER", 0xc1), sizeof info->cluster);
+    info->status = setting("STATUS", 0), info->clique = (unsigned)setting("CLIQUE", 7);
+    info->state = (unsigned char)setting("STATE", 3);
     return SUCCESS;
 }
 #endif
