@@ -268,8 +268,9 @@ class Region:
     def transports(self) -> dict[str, str]:
         """The state of the region on each transport that moves its kind of memory.
 
-        It is "ready", "registering" while the transport pins its pages, or "not here: " and the reason why it cannot
-        use the memory on this machine: the region lives on the others.
+        It is "ready", "registering" while the transport pins its pages, "not here: " and the reason why it cannot use
+        the memory on this machine, or "not shared: " and the reason why peers cannot reach it that way, though transfers
+        that begin here do. The region lives on the others.
 
         Example:
             with engine.allocate(4096) as scratch:

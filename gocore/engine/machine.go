@@ -49,6 +49,9 @@ func groupOf(p device.Platform) (topology.Group, bool) {
 			f.Fabric = &topology.Fabric{Cluster: topology.Dashed(wiring.Fabrics[i].Cluster),
 				Clique: wiring.Fabrics[i].Clique}
 		}
+		if i < len(wiring.Apart) {
+			f.Apart = wiring.Apart[i]
+		}
 		g.Devices = append(g.Devices, f)
 	}
 	return g, true

@@ -138,6 +138,10 @@ func (p *peer) attach() (gone []func()) {
 			links[i].why = "the peer is on another machine"
 			continue
 		}
+		if info.OtherHost && (sameHost || p.identity.Self) {
+			links[i].why = "the peer is on this machine"
+			continue
+		}
 		if err := p.reach(port); err != nil {
 			links[i].why = err.Error()
 			continue

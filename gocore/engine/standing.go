@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // RegionState is the state of a region on one transport.
@@ -11,6 +12,7 @@ type RegionState string
 // States of a region on a transport.
 const (
 	RegionReady       RegionState = "ready"
+	RegionUnshared    RegionState = "not shared"  // for the reason given; transfers that begin here use it
 	RegionRegistering RegionState = "registering" // it joins when the transport has pinned its pages
 	RegionNotHere     RegionState = "not here"    // for the reason given; the region lives on the others
 )
@@ -24,7 +26,7 @@ type Standing struct {
 // StandingOn is a region on one transport.
 type StandingOn struct {
 	State RegionState `json:"state"`
-	Why   string      `json:"why"` // of "not here"
+	Why   string      `json:"why"` // of "not shared" and "not here"
 }
 
 // Standing describes an open region.
@@ -38,7 +40,7 @@ func (e *Engine) Standing(id mem.RegionID) (Standing, error) {
 		switch {
 		case !e.registersOn(p, r):
 		case r.key(i) != 0:
-			s.On[p.name] = StandingOn{State: RegionReady}
+			s.On[p.name] = p.standing(r.key(i))
 		case r.on[i].Load() == nil:
 			s.On[p.name] = StandingOn{State: RegionRegistering}
 		default:
@@ -46,4 +48,14 @@ func (e *Engine) Standing(id mem.RegionID) (Standing, error) {
 		}
 	}
 	return s, nil
+}
+
+// standing is that of a region which a transport has.
+func (p *port) standing(key transport.LocalKey) StandingOn {
+	if u, is := transport.Find[transport.Unsharing](p.transport); is {
+		if why := u.Unshared(key); why != nil {
+			return StandingOn{RegionUnshared, why.Error()}
+		}
+	}
+	return StandingOn{State: RegionReady}
 }

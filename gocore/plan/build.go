@@ -91,6 +91,8 @@ func (c *Candidate) reject(local, remote End) string {
 		return fmt.Sprintf("it does not move bytes between %s and %s", local.Kind, remote.Kind)
 	case c.Info.SameHost && !c.SameHost && !c.Self:
 		return "the peer is on another host"
+	case c.Info.OtherHost && (c.SameHost || c.Self):
+		return "the peer is on this host"
 	case c.LocalKey == 0 && c.NotHere != "":
 		return "the local region is not registered with it: " + c.NotHere
 	case c.LocalKey == 0:

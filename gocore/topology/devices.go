@@ -20,6 +20,7 @@ type Device struct {
 	NICs    map[string]string `json:"nics"`    // the way to each NIC that is on the bus
 	Devices map[string]string `json:"devices"` // the way to each other device, by location
 	Fabric  *Fabric           `json:"fabric"`  // its domain of multi-node NVLink; null: none
+	Apart   string            `json:"apart"`   // why other hosts cannot map its memory by that; "" where they can
 	Unknown string            `json:"unknown"` // why ways to other devices are not known
 
 	near []int // indexes of the NICs that are nearest
@@ -47,6 +48,7 @@ type Found struct {
 	UUID     [16]byte
 	Node     int // -1: not known
 	Fabric   *Fabric
+	Apart    string
 }
 
 func (d *Device) nearest(index int) bool { return d != nil && slices.Contains(d.near, index) }
@@ -72,7 +74,8 @@ func (t *Topology) add(root fs.FS, groups []Group) {
 		}
 		for i, f := range g.Devices {
 			d := &Device{Name: f.Name, PCI: f.PCI, UUID: uuid(f.UUID), NICs: map[string]string{},
-				Devices: map[string]string{}, Fabric: f.Fabric, Unknown: g.Unknown}
+				Devices: map[string]string{}, Fabric: f.Fabric, Apart: f.Apart,
+				Unknown: g.Unknown}
 			for k, other := range g.Devices {
 				if k != i {
 					d.Devices[string(other.Location)] = g.between(i, k, buses)

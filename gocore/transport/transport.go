@@ -274,6 +274,7 @@ type Info struct {
 	Checksums bool                               // Slice.Checked is honoured: a mismatch fails the slice as Corrupted
 	Protects  bool                               // bytes are signed or encrypted as Host.Self demands: see Protection
 	SameHost  bool                               // only towards peers with our own machine id
+	OtherHost bool                               // only towards peers with another one
 	Copies    bool                               // Poll carries out queued slices, 10 to 50 µs each: see Poller
 	Bounces   bool                               // its bytes of devices cross memory of the host: staging comes first
 	Pins      bool                               // Register takes time that grows with the size: it pins pages
@@ -428,6 +429,12 @@ type (
 		// bytes without pages fail, as AddressNotRegistered, and no others do. Peers that hold a descriptor of before
 		// get the new one by Host.Describe; their slices by the old one are refused as errs.Replaced.
 		Remap(ctx context.Context, key LocalKey, offset, length uint64) error
+	}
+
+	// Unsharing is a transport that takes some regions for its own end of transfers alone.
+	Unsharing interface {
+		// Unshared returns why peers cannot reach a registered region over this transport, nil if they can.
+		Unshared(LocalKey) error
 	}
 
 	// Notifier carries small messages to a peer, each acknowledged by the peer's Sink.Notified. done is called once,

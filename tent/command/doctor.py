@@ -21,7 +21,7 @@ ADVISED = "advised"  # without it something is slow, or takes another way
 OPTIONAL = "optional"  # hardware that not every machine has
 
 # Of transports; the others are advised.
-WEIGHTS = {"tcp": NEEDED} | dict.fromkeys(("nvlink", "acl", "ascend_direct", "rdma", "gds"), OPTIONAL)
+WEIGHTS = {"tcp": NEEDED} | dict.fromkeys(("nvlink", "mnnvl", "acl", "ascend_direct", "rdma", "gds"), OPTIONAL)
 
 READY, NOT_READY, LIMITED = "ready", "not ready", "limited"
 STATUS = {READY: 0, NOT_READY: 1, LIMITED: 3}

@@ -62,11 +62,11 @@ def sections(topology: Mapping[str, Any]) -> list[Section]:
         for memory in devices
     ]
     listed.append(Section("ways", ("", *columns, *buses), rows))
-    reasons = {memory["device"]["unknown"] for memory in devices} - {""}
-    return [
-        *listed,
-        Section("\n".join([LEGEND, *(f"ways between devices by the bus: {r}" for r in sorted(reasons))]), (), []),
-    ]
+    unknown = {memory["device"]["unknown"] for memory in devices} - {""}
+    apart = {memory["device"]["apart"] for memory in devices} - {""}
+    notes = [f"ways between devices by the bus: {reason}" for reason in sorted(unknown)]
+    notes += [f"no NVLink to other hosts: {reason}" for reason in sorted(apart)]
+    return [*listed, Section("\n".join([LEGEND, *notes]), (), [])]
 
 
 def _names(indexes: Sequence[int], nics: Sequence[Mapping[str, Any]]) -> str:

@@ -37,6 +37,7 @@ type entry struct {
 // table lists all transports. Those of this build come first, in the order in which the engine prefers them.
 var table = []entry{
 	{"shm", 3, "SHM", "", nil, shm.Factory{}, false},
+	{cuda.FabricName, 2, "MNNVL", "", nil, cuda.FabricFactory{}, false},
 	{cuda.Name, 4, "NVLINK", "", nil, cuda.Factory{}, false},
 	{acl.Platform{}.Name(), 66, "", "", nil, insideNPUs, false},
 	{"rdma", 1, "RDMA", "", nil, rdma.Factory{}, false},
@@ -47,7 +48,6 @@ var table = []entry{
 	{file.BufferedName, 64, "", "", []string{"buf_io", "bufio"}, file.BufferedFactory{}, false},
 	{delegate.Name, 65, "", "", nil, delegate.Factory{}, false},
 
-	{"mnnvl", 2, "MNNVL", "", nil, nil, false},
 	{"sunrise_link", 9, "SUNRISE_LINK", "", nil, nil, false},
 	{"tpu", 10, "TPU", "", nil, nil, false},
 	{"ub", 11, "UB", "", nil, nil, false},

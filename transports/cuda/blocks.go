@@ -243,7 +243,7 @@ func (n *neighbour) blocks(ctx context.Context, r *kit.Reader) (list []driver.Bl
 }
 
 func malformed() error {
-	return errs.New(errs.Protocol, "nvlink.import", "the owner's answer is malformed").
+	return errs.New(errs.Protocol, "cuda.import", "the owner's answer is malformed").
 		WithScope(errs.ScopeLink, errs.SidePath)
 }
 
@@ -253,12 +253,12 @@ func sound(blocks []driver.Block, addr uintptr, size uint64) error {
 		b := &blocks[i]
 		if b.Size == 0 || uint64(b.Addr)+b.Size < b.Size || i > 0 &&
 			(!b.Chunk() || !blocks[0].Chunk() || b.Addr != blocks[i-1].Addr+uintptr(blocks[i-1].Size)) {
-			return errs.New(errs.Protocol, "nvlink.import", "the owner's block %d does not follow the one before", i)
+			return errs.New(errs.Protocol, "cuda.import", "the owner's block %d does not follow the one before", i)
 		}
 	}
 	if n := len(blocks); n == 0 || addr < blocks[0].Addr ||
 		uint64(addr)+size > uint64(blocks[n-1].Addr)+blocks[n-1].Size {
-		return errs.New(errs.Protocol, "nvlink.import", "the owner's %d blocks do not hold the region", n)
+		return errs.New(errs.Protocol, "cuda.import", "the owner's %d blocks do not hold the region", n)
 	}
 	return nil
 }

@@ -131,6 +131,8 @@ type region struct {
 
 	name atomic.Pointer[hazard.Region] // Remap changes it
 
+	unshared error // why other hosts cannot map it, of mnnvl
+
 	mu  sync.Mutex      // of Remap and Deregister
 	old []hazard.Region // names of before
 }

@@ -6,3 +6,9 @@ import "github.com/tent-engine/tent/gocore/transport"
 func (Factory) Describe() (needs string, like transport.Transport) {
 	return "a CUDA driver of 11.4 or newer (`libcuda.so.1`), and processes of one host", &nvlink{}
 }
+
+// Describe implements transport.Described.
+func (FabricFactory) Describe() (needs string, like transport.Transport) {
+	return "a CUDA driver of 12.3 or newer, NVML, GPUs of one NVLink domain over several hosts, and an IMEX channel " +
+		"that both processes have", &mnnvl{}
+}

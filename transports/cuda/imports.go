@@ -27,6 +27,7 @@ type imported struct {
 
 	base    uintptr         // of a peer in our own process
 	mapping *driver.Mapping // of one in another; nil for one in our own
+	held    *holding        // of one on another host
 }
 
 // imports are the regions of a link.
@@ -54,11 +55,14 @@ func (i *imports) close(t *copier) {
 }
 
 func (r *imported) close(t *copier) {
-	if r.mapping == nil {
-		return
+	if r.mapping != nil {
+		if err := r.mapping.Close(); err != nil {
+			t.host.Log().Warn("memory of a peer's device stays mapped", "err", err)
+			return // the owner must not believe otherwise
+		}
 	}
-	if err := r.mapping.Close(); err != nil {
-		t.host.Log().Warn("memory of a peer's device stays mapped", "err", err)
+	if r.held != nil {
+		r.held.way.drop(r)
 	}
 }
 
@@ -110,6 +114,11 @@ func (t *copier) Match(number transport.Link, local transport.LocalKey, remote t
 	}
 	if cause := lostBetween(mine, r); cause != nil {
 		return transport.Match{}, t.noWay(cause)
+	}
+	if r.held != nil && mine.ordinal >= 0 {
+		if why := r.held.way.owner.outside(mine.ordinal, r.held.domain); why != nil {
+			return transport.Match{}, t.noWay(why)
+		}
 	}
 	if r.mapping != nil {
 		if _, err := r.mapping.On(r.copier(mine)); err != nil {

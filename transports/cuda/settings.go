@@ -12,3 +12,13 @@ type Settings struct {
 
 // trustNone is the value of Trust that lets nobody in.
 const trustNone = "none"
+
+// FabricSettings is the branch transports/mnnvl.
+type FabricSettings struct {
+	HandleType string `key:"handle_type" takes:"fabric|posix_fd" default:"fabric" help:"How memory of allocate() can be shared: between hosts too, or within this one alone."`
+
+	HostRegister bool `key:"host_register" default:"false" help:"Pin regions of the host while they are registered, so that GPUs copy there directly; registering such a region takes longer."`
+}
+
+// handlesFabric is the value of HandleType that makes memory for other hosts.
+const handlesFabric = "fabric"

@@ -87,6 +87,16 @@ func (d *Door) Admits(peer transport.ID, epoch transport.Epoch) Answer {
 	return answer
 }
 
+// Last returns the epoch of the last fence for a peer, 0 without one, and whether the door is closed to it for good.
+func (d *Door) Last(peer transport.ID) (floor transport.Epoch, closed bool) {
+	floor, closed = transport.Epoch(d.all.floor.Load()), d.all.closed.Load()
+	if p := d.some.Load(); p != nil && (*p)[peer] != nil {
+		one := (*p)[peer]
+		floor, closed = max(floor, transport.Epoch(one.floor.Load())), closed || one.closed.Load()
+	}
+	return floor, closed
+}
+
 // Alone returns how the door was shut for a peer alone: the epoch of its last fence, ForGood if it was closed. was is
 // false if neither has happened.
 func (d *Door) Alone(peer transport.ID) (epoch transport.Epoch, was bool) {

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +25,9 @@ type Traffic interface {
 	Rail() transport.RailInfo
 	// Abandon completes all slices that wait. None is accepted: Live is 0.
 	Abandon(cause *errs.Error)
-	// Tick is called every few seconds while the rail is up, and after a Kick.
-	Tick()
+	// Tick is called every few seconds while the rail is up, and after a Kick. An error means that the peer is out of
+	// reach: the rail goes down by it, and the peer is greeted again.
+	Tick() *errs.Error
 	// End returns when no copier is inside of the peer's memory any more, and nothing of it is mapped. The link has
 	// died, was left, or both.
 	End()
@@ -37,11 +39,13 @@ type Traffic interface {
 //	greeting ──welcome──▶ up ──Fence──▶ down ──at once──▶ up (next generation)
 //	up ──Renew──▶ down (RailDown told) ──at once──▶ up (next generation)
 //	greeting ──no answer──▶ waiting (LinkDown told) ──pause──▶ greeting
+//	up ──Tick fails──▶ down (RailDown told) ──▶ greeting
 //	any ──refused, Die──▶ dead (LinkDown told) ;  any ──Leave──▶ left
 type OneRail struct {
 	Number transport.Link
 	Peer   transport.Peer
 	Live   atomic.Uint32 // generation that is up, 0 for none; transports read it
+	Every  time.Duration // between two Ticks, 0 for 5 s; constant from Start on
 
 	name    string // of the transport
 	sink    transport.Sink
@@ -63,6 +67,7 @@ type OneRail struct {
 // Start starts the goroutine, once, when Number is known. running counts it; the transport is open.
 func (l *OneRail) Start(name string, sink transport.Sink, running *sync.WaitGroup, peer transport.Peer, of Traffic) {
 	l.name, l.sink, l.of, l.Peer = name, sink, of, peer
+	l.Every = cmp.Or(l.Every, tickEvery)
 	l.wake, l.greeted, l.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	running.Go(l.run)
 }
@@ -115,11 +120,15 @@ func (l *OneRail) Renew(cause *errs.Error) {
 	l.Kick()
 }
 
-// fell reports whether Renew was called for the generation that is up, and takes the rail down then. Slices that wait
-// end as neighbours of the loss.
+// fell reports whether Renew was called for the generation that is up, and takes the rail down then.
 func (l *OneRail) fell() bool {
 	cause := l.ending.Swap(nil)
-	if cause == nil || !l.lower(0) {
+	return cause != nil && l.drop(cause)
+}
+
+// drop takes the rail down by a cause, if it is up. Slices that wait end as neighbours of the loss.
+func (l *OneRail) drop(cause *errs.Error) bool {
+	if !l.lower(0) {
 		return false
 	}
 	l.sink.RailDown(l.In(l.generation), cause)
@@ -154,7 +163,7 @@ func (l *OneRail) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for pause := greetMin; !l.left.Load(); {
-		due := tickEvery
+		due := l.Every
 		switch {
 		case l.gone.Load() != nil:
 			l.tell()
@@ -170,7 +179,10 @@ func (l *OneRail) run() {
 		case l.fell() || l.Live.Load() == 0:
 			l.raise()
 		default:
-			l.of.Tick()
+			if cause := l.of.Tick(); cause != nil {
+				l.met, due = false, 0
+				l.drop(cause)
+			}
 		}
 		timer.Reset(due)
 		select {

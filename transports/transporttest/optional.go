@@ -334,9 +334,13 @@ func testExplain(t *testing.T, h Harness) {
 func testAllocator(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	allocator := must[transport.Allocator](p.b.Transport)
-	region, err := allocator.Allocate(transport.Allocation{Size: 1 << 20, Location: "cpu:0"})
+	device, at := hostDevice, mem.Location("cpu:0")
+	if h.Remote != nil {
+		device, at = h.Remote, h.Remote.Location
+	}
+	region, err := allocator.Allocate(transport.Allocation{Size: 1 << 20, Location: at})
 	require.NoError(t, err)
-	own := &Operand{Memory: &Memory{Addr: region.Addr, Size: region.Size, device: hostDevice, fd: -1}, Node: p.b}
+	own := &Operand{Memory: &Memory{Addr: region.Addr, Size: region.Size, device: device, fd: -1}, Node: p.b}
 	whole := make([]byte, region.Size)
 	own.Load(whole, 0)
 	require.Equal(t, make([]byte, region.Size), whole)

@@ -90,6 +90,8 @@ func reaches(info *transport.Info) string {
 		return "files of this machine, or that are mounted here"
 	case info.SameHost:
 		return "engines of this host"
+	case info.OtherHost:
+		return "engines of other hosts"
 	}
 	return "engines of any host"
 }
@@ -149,6 +151,8 @@ var selectionTree = []string{"mnnvl", "shm", "nvlink", "rdma", "tcp", "gds", "io
 // TestEachRowOfTheSelectionTree follows the tree by the four facts on which the seed lets a choice depend. They are the
 // kinds of memory, the hosts, the switches, and the pairs that a transport moves. Each transport of the tree and of
 // this build is chosen in some row.
+// TestEachRowOfTheSelectionTree follows the tree of the transports seed: MNNVL, SHM, NVLink, RDMA, TCP, GDS, io_uring,
+// BufIO.
 func TestEachRowOfTheSelectionTree(t *testing.T) {
 	list, _ := described()
 	chosen := absent()
@@ -171,8 +175,11 @@ func TestEachRowOfTheSelectionTree(t *testing.T) {
 		{"TCP: within a host, too", mem.Host, mem.Host, true, []string{"shm", "rdma", "ascend_direct"}, "tcp"},
 		{"io_uring: DRAM and a file", mem.Host, mem.File, true, nil, "io-uring"},
 		{"BufIO: where the kernel gives no ring", mem.Host, mem.File, true, []string{"io-uring"}, "buf-io"},
-		{"MNNVL: not in this build, RDMA carries GPUs of two hosts", mem.Cuda, mem.Cuda, false, nil, "rdma"},
-		{"and staging does where there is no RDMA", mem.Cuda, mem.Cuda, false, []string{"rdma"}, ""},
+		{"MNNVL: GPU and GPU of two hosts", mem.Cuda, mem.Cuda, false, nil, "mnnvl"},
+		{"DRAM and a GPU of another host, too", mem.Host, mem.Cuda, false, nil, "mnnvl"},
+		{"but not a GPU and DRAM of another host", mem.Cuda, mem.Host, false, nil, "rdma"},
+		{"RDMA: GPUs of two hosts without a common domain", mem.Cuda, mem.Cuda, false, []string{"mnnvl"}, "rdma"},
+		{"and staging does where there is no RDMA", mem.Cuda, mem.Cuda, false, []string{"mnnvl", "rdma"}, ""},
 		{"GDS: GPU and a file", mem.Cuda, mem.File, true, nil, "gds"},
 		{"and staging does where it is off", mem.Cuda, mem.File, true, []string{"gds"}, ""},
 		{"Ascend: NPUs of two hosts", mem.Npu, mem.Npu, false, nil, "ascend_direct"},

@@ -18,6 +18,11 @@ static tc_result attribute(int device, int which, int *value) {
 	return r.code ? r : CALL(cuDeviceGetAttribute, value, which, handle);
 }
 
+int tc_nics_reach_chunks(int device) {
+	int rdma;
+	return !attribute(device, RDMA_WITH_VMM, &rdma).code && rdma;
+}
+
 /* Memory that a NIC may reach says so when it is made. */
 static tc_result properties_of(int device, int types, tc_properties *p) {
 	int rdma, handle;

@@ -43,6 +43,38 @@ func TestChunksAreZeroedAndGoBack(t *testing.T) {
 		})
 }
 
+// Memory of allocate is shared by descriptors where NICs reach it all the same, and else by legacy handles.
+func TestAllocateMakesMemoryThatIsSharedByDescriptors(t *testing.T) {
+	for name, c := range map[string]struct {
+		driver   fake.Driver
+		settings fake.Settings
+		size     uint64
+		chunk    bool
+	}{
+		"large":        {settings: fake.Settings{"RDMA_VMM": "1"}, size: 2 << 20, chunk: true},
+		"small":        {settings: fake.Settings{"RDMA_VMM": "1"}, size: 2<<20 - 1},
+		"not for NICs": {size: 2 << 20},
+		"an old driver": {driver: fake.Driver{Absent: []string{"cuMemCreate"}},
+			settings: fake.Settings{"RDMA_VMM": "1"}, size: 2 << 20},
+		"without attribute": {driver: fake.Driver{Absent: []string{"cuDeviceGetAttribute"}}, size: 2 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake.Run(t, c.driver, c.settings, func(t *testing.T, gpu *fake.Loaded) {
+				addr, err := Platform{}.Allocate(1, c.size)
+				require.NoError(t, err)
+				got := make([]byte, c.size)
+				require.NoError(t, gpu.Peek(got, addr))
+				require.Equal(t, make([]byte, c.size), got)
+				blocks, err := Share(addr, c.size, 1)
+				require.NoError(t, err)
+				require.Equal(t, c.chunk, blocks[0].Chunk())
+				CloseBlocks(blocks)
+				require.NoError(t, Platform{}.Free(addr, c.size))
+			})
+		})
+	}
+}
+
 // A call that fails in the middle gives back all that was made before it, which the end of the test counts.
 func TestChunksThatFailLeaveNothing(t *testing.T) {
 	for _, call := range []string{"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async",

@@ -101,6 +101,9 @@ func (l *library) at(addr, from, end uintptr) (device.Span, error) {
 // memoryOfDevice is CU_MEMORYTYPE_DEVICE.
 const memoryOfDevice = 2
 
+// chunkLeast is the least size for which a chunk is made: its size is a multiple of that, on today's devices.
+const chunkLeast = 2 << 20
+
 // allocations are those of Allocate that were not freed yet.
 var allocations = struct {
 	sync.Mutex
@@ -113,11 +116,17 @@ type allocation struct {
 	mapped  uint64 // of a chunk of the VMM, 0 for memory of cuMemAlloc
 }
 
-// Allocate implements device.Platform.
+// Allocate implements device.Platform. Large memory is a chunk, of which other processes get a descriptor; where the
+// driver has no chunks that NICs reach too, and for small memory, it is of cuMemAlloc.
 func (Platform) Allocate(ordinal int, size uint64) (uintptr, error) {
 	l := process()
 	if err := l.usable("cuda.allocate", ordinal); err != nil {
 		return 0, err
+	}
+	if size >= chunkLeast && C.tc_nics_reach_chunks(C.int(ordinal)) != 0 {
+		if addr, err := AllocateChunk(ordinal, size, Descriptors); errs.CodeOf(err) != errs.NotHere {
+			return addr, err
+		}
 	}
 	var addr C.uint64_t
 	if r := C.tc_allocate(C.int(ordinal), C.uint64_t(size), &addr); r.code != 0 {

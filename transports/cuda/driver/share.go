@@ -35,11 +35,15 @@ func (b *Block) Chunk() bool { return b.Fd >= 0 || b.Fabric }
 
 // Share returns the blocks that hold a range of a device, in the order of their addresses. The caller closes their
 // descriptors by CloseBlocks. NotHere: no other process can map it.
-func Share(addr uintptr, size uint64, ordinal int) ([]Block, error) { return shareBy(addr, size, ordinal, 0) }
+func Share(addr uintptr, size uint64, ordinal int) ([]Block, error) {
+	return shareBy(addr, size, ordinal, 0)
+}
 
 // ShareByFabric is Share for processes of other hosts: each block has a fabric handle. NotHere: none of them can map
 // it.
-func ShareByFabric(addr uintptr, size uint64, ordinal int) ([]Block, error) { return shareBy(addr, size, ordinal, 1) }
+func ShareByFabric(addr uintptr, size uint64, ordinal int) ([]Block, error) {
+	return shareBy(addr, size, ordinal, 1)
+}
 
 func shareBy(addr uintptr, size uint64, ordinal int, fabric C.int) (blocks []Block, err error) {
 	l := process()
@@ -88,8 +92,9 @@ type Mapping struct {
 	chunks   uintptr // address of those of the VMM, 0 for a legacy block
 	reserved uint64
 
-	mu sync.Mutex
-	on []atomic.Uintptr // by device: address of the range there, 0 until it was asked for
+	mu     sync.Mutex
+	closed bool
+	on     []atomic.Uintptr // by device: address of the range there, 0 until it was asked for
 }
 
 // Map maps the range at an address of the owner, which lies in the blocks. Their descriptors stay the caller's.
@@ -149,6 +154,9 @@ func (m *Mapping) On(ordinal int) (uintptr, error) {
 	if at := m.on[ordinal].Load(); at != 0 {
 		return at, nil
 	}
+	if m.closed {
+		return 0, errs.New(errs.AddressNotRegistered, "cuda.map", "the peer's memory is not mapped any more")
+	}
 	at := C.uint64_t(m.chunks)
 	var r C.tc_result
 	if m.chunks != 0 {
@@ -163,11 +171,13 @@ func (m *Mapping) On(ordinal int) (uintptr, error) {
 	return uintptr(at) + m.offset, nil
 }
 
-// Close takes the mapping down. No copy uses it any more.
+// Close takes the mapping down. No copy uses it any more. A call after one that failed tries again, and
+// one after a success does nothing.
 func (m *Mapping) Close() (first error) {
 	l := process()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.closed = true
 	keep := func(err error) {
 		if first == nil {
 			first = err
@@ -182,8 +192,9 @@ func (m *Mapping) Close() (first error) {
 	}
 	if m.chunks != 0 {
 		r := C.tc_unmap(C.uint64_t(m.chunks), C.uint64_t(m.reserved), C.uint64_t(m.reserved))
-		keep(l.failed("cuda.unmap", -1, r))
-		m.chunks = 0
+		if keep(l.failed("cuda.unmap", -1, r)); r.code == 0 {
+			m.chunks = 0
+		}
 	}
 	return first
 }

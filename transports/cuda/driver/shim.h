@@ -190,6 +190,7 @@ tc_result tc_unkeep(int device, uint64_t address);
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd);
 tc_result tc_share(int device, uint64_t address, int fabric, tc_block *block); /* fabric: for other hosts, by no other way */
 tc_result tc_allocate_chunk(int device, uint64_t bytes, int types, uint64_t *address, uint64_t *mapped); /* zeroed; tc_unmap ends it */
+int tc_nics_reach_chunks(int device); /* 0: or it cannot be asked */
 const char *tc_channels(void); /* the folder of the IMEX channels */
 tc_result tc_probe_fabric(int device); /* makes a fabric handle and opens it; leaves nothing */
 tc_result tc_open(int device, const void *handle, uint64_t *address);

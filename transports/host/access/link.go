@@ -40,7 +40,7 @@ type course Link
 
 func (c *course) Greet() *errs.Error        { return (*Link)(c).greet() }
 func (c *course) Abandon(cause *errs.Error) { c.of.Abandon(cause) }
-func (c *course) Tick()                     { c.of.Tick() }
+func (c *course) Tick() *errs.Error         { c.of.Tick(); return nil }
 
 func (c *course) Rail() transport.RailInfo {
 	info := c.of.Rail()
