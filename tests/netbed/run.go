@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/tests/forked"
@@ -61,4 +63,37 @@ func (h *Host) Run(name string, args ...string) error {
 		}
 		return nil
 	})
+}
+
+// EnterAlone moves the calling goroutine into a network of its own, where an address leads to itself and is not
+// loopback. The thread ends with the goroutine; children that it starts are born into the network.
+func EnterAlone(address string) error {
+	runtime.LockOSThread()
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: it needs root", ErrUnavailable)
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	given, err := netlink.ParseAddr(address + "/32")
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(lo, given))
+}
+
+// StartOnOtherMachine runs this program again as a child that counts as on a machine of its own, in this network.
+func StartOnOtherMachine(changes ...forked.Change) (*forked.Child, error) {
+	return forked.StartWithin(func(start func() error) error {
+		return onThread(func() error {
+			if err := otherBootID(); err != nil {
+				return err
+			}
+			return start()
+		})
+	}, changes...)
 }

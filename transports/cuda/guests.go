@@ -244,7 +244,7 @@ func (g *guest) silent(cause error) error {
 	return errs.New(errs.Timeout, "mnnvl.revoke", "%s may still touch the memory, which it maps over NVLink: %v",
 		g.peer.Address, cause).
 		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(g.peer.Address, FabricName, "").
-		WithHint("continue or end that process, and close the region again; keep the memory as it is until then")
+		WithHint("continue or end that process, and keep the memory as it is until then")
 }
 
 // newsOf returns the state of each region that a guest may map, as far as it is not open.
