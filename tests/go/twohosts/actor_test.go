@@ -234,7 +234,9 @@ func (c *child) do(method string, arg, result any) {
 // moves waits until the child has moved something since now.
 func (c *child) moves(least uint64) {
 	var before, now uint64
+	end := time.Now().Add(netbed.Patience)
 	for c.do("Moved", netbed.Nothing{}, &before); now < before+least; runtime.Gosched() {
+		require.Less(c.t, time.Now(), end, "the child moves nothing")
 		c.do("Moved", netbed.Nothing{}, &now)
 	}
 }
