@@ -1,0 +1,71 @@
+package kit
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// course is a script of a OneRail's life: the answers of its peer, and the events that come of them.
+type course struct {
+	transport.Sink
+	mu     sync.Mutex
+	greets []*errs.Error // the answers to greetings, in their order; nil without more
+	ticks  []*errs.Error
+	events []string
+}
+
+func (c *course) add(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.events = append(c.events, fmt.Sprintf(format, args...))
+}
+
+func (c *course) next(list *[]*errs.Error) (err *errs.Error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(*list) > 0 {
+		err, *list = (*list)[0], (*list)[1:]
+	}
+	return err
+}
+
+func (c *course) Greet() *errs.Error       { return c.next(&c.greets) }
+func (c *course) Tick() *errs.Error        { return c.next(&c.ticks) }
+func (c *course) Rail() transport.RailInfo { return transport.RailInfo{} }
+func (c *course) Abandon(err *errs.Error)  { c.add("abandon %v %v", err.Code, err.Collateral) }
+func (c *course) End()                     { c.add("end") }
+
+func (c *course) RailUp(info transport.RailInfo) { c.add("up %d", info.Rail.Generation) }
+func (c *course) RailDown(r transport.Rail, err *errs.Error) {
+	c.add("down %d %v", r.Generation, err.Code)
+}
+func (c *course) LinkDown(_ transport.Link, err *errs.Error) { c.add("link down %v", err.Code) }
+
+// A peer that is out of reach takes the rail down, and is greeted until it answers; the next generation follows. A
+// proof that its process has ended comes later, and is for good.
+func TestAPeerOutOfReachIsGreetedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := errs.New(errs.Timeout, "test", "no answer").WithScope(errs.ScopeLink, errs.SideUnknown)
+		ended := errs.New(errs.PeerUnreachable, "test", "refused").WithScope(errs.ScopeLink, errs.SideRemote)
+		c := &course{greets: []*errs.Error{nil, silent, silent, nil, ended}, ticks: []*errs.Error{nil, silent, nil, silent}}
+		var running sync.WaitGroup
+		l := &OneRail{Every: time.Second}
+		l.Start("test", c, &running, transport.Peer{}, c)
+		time.Sleep(30 * time.Second) // of the test's own clock
+		synctest.Wait()
+		require.NotNil(t, l.Gone())
+		l.Leave()
+		running.Wait()
+		require.Equal(t, []string{"up 1", "down 1 TIMEOUT", "abandon LOST true", "link down TIMEOUT", "up 2",
+			"down 2 TIMEOUT", "abandon LOST true", "abandon PEER_UNREACHABLE false", "link down PEER_UNREACHABLE",
+			"abandon PEER_UNREACHABLE false", "abandon LOST false", "end"}, c.events)
+	})
+}
