@@ -269,8 +269,8 @@ class Region:
         """The state of the region on each transport that moves its kind of memory.
 
         It is "ready", "registering" while the transport pins its pages, "not here: " and the reason why it cannot use
-        the memory on this machine, or "not shared: " and the reason why peers cannot reach it that way, though transfers
-        that begin here do. The region lives on the others.
+        the memory on this machine, or "not shared: " and the reason why peers cannot reach it that way; transfers that
+        begin here can. The region lives on the others.
 
         Example:
             with engine.allocate(4096) as scratch:

@@ -149,7 +149,8 @@ def test_topo_shows_the_ways_between_accelerators_and_interfaces() -> None:
     def gpu(name: str, nics: dict[str, str], **devices: str) -> dict[str, object]:
         fabric = {"cluster": "c1", "clique": 7}
         facts = {"name": "H100", "pci_bus_id": "0000:03:00.0", "uuid": "", "nics": nics, "devices": devices}
-        return {"name": name, "numa_node": 0, "device": {**facts, "fabric": fabric, "unknown": "no library", "apart": ""}}
+        domain = {"fabric": fabric, "unknown": "no library", "apart": ""}
+        return {"name": name, "numa_node": 0, "device": {**facts, **domain}}
 
     nic = {
         "name": "mlx0",

@@ -1,5 +1,5 @@
-"""Memory of GPUs on two pretended hosts in one domain of multi-node NVLink: two processes with boot ids of their own, in
-a network of their own. The driver and NVML are emulated."""
+"""Memory of GPUs on two pretended hosts in one domain of multi-node NVLink. These are two processes with boot ids of
+their own, in a network of their own. The driver and NVML are emulated."""
 
 from __future__ import annotations
 

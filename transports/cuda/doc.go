@@ -1,7 +1,9 @@
-// Package cuda is the transport "nvlink": memory of CUDA devices, between engines of one host.
+// Package cuda has two transports for memory of CUDA devices: "nvlink" between engines of one host, and "mnnvl" between
+// hosts of one NVLink domain.
 //
-// It moves bytes between two devices, and between a device and the host, by the copy engines of the initiator's
-// process. The owner's does nothing. Memory of the host moves within one process: another one cannot map it.
+// They move bytes between two devices, and between a device and the host, by the copy engines of the initiator's
+// process. The owner's does nothing. Memory of the host moves within one process: another one cannot map it. Both are a
+// copier (copier.go) with an entrance for each link (link.go): a neighbour of this host, or a distant peer.
 //
 //	Submit    queues slices by class; a worker, or a waiter by Poll, posts the most urgent ones
 //	bursts    short slices are posted together, by one visit to the driver (kit/burst.go)
@@ -39,8 +41,29 @@
 // driver ends them when it closes the process's device files, before the kernel reports the end by the pidfd. An owner
 // that dies leaves the pages to those that map them, until the link is detached.
 //
+// # Memory of another host
+//
+// A device takes part in mnnvl if NVML names its domain, and a fabric handle could be made and opened (package driver).
+// A region's descriptor has cluster and clique of its device, or why other hosts cannot map it. A link asks for the
+// handles where a device here is in the same clique, and copies by it.
+//
+//	initiator (distant.go)                       owner (guests.go, fabricserve.go)
+//	Greet, a call of the control plane ------->  a guest, with a token
+//	learn: the handles of a region? ---------->  enters a hold, then looks at the door, then answers
+//	maps, and copies through a gate of its own
+//	hear: shuts the gate, waits, unmaps <------  Revoke: news to all that hold the region
+//	says that it is quiet -------------------->  returns
+//	releases, leaves, by messages ------------>  the hold, the guest end
+//
+// The gate is a page of hazard slots, as an owner of the same host gives it; here both sides are ours. No call of the
+// driver takes a mapping of another host down. So a guest that does not answer is an error of Revoke that names it, and
+// the memory must stay as it is (docs/design/decisions/0113).
+//
+// # Pages that are exchanged
+//
 // Remap, for chunks that were exchanged behind a region's addresses, gives the region another name. Peers hear of it by
-// Host.Describe, and ask again; slices by the old name are refused as Replaced.
+// Host.Describe, and ask again; slices by the old name are refused as Replaced. Guests of other hosts unmap those of
+// before.
 //
 // Memory that is freed by its owner while it is registered may be somebody else's afterwards. Close the region first.
 //

@@ -75,8 +75,8 @@ func inFabric(ordinal int) *transporttest.Device {
 	return d
 }
 
-// A late message about a region that is not held any more ends no hold that came after it, and a question that is
-// refused leaves an older hold of the guest as it is.
+// A late message about a region ends no hold that came after it. A question that is refused leaves an older hold of the
+// guest as it is.
 func TestHoldsOutliveLateMessages(t *testing.T) {
 	var gs guests
 	name := hazard.Region{Index: 3, Generation: 1}
@@ -138,7 +138,8 @@ func TestExchangedChunksAreUnmappedOnOtherHosts(t *testing.T) {
 		require.NoError(t, err)
 		write := func(remote transport.RemoteKey, tag byte) errs.Code {
 			require.NoError(t, gpu.Poke(local.Addr, bytes.Repeat([]byte{tag}, 4096)))
-			s := link.Slice(transport.Write, link.Rail(t), local, 0, &transporttest.Remote{Key: remote}, size-4096, 4096)
+			to := &transporttest.Remote{Key: remote}
+			s := link.Slice(transport.Write, link.Rail(t), local, 0, to, size-4096, 4096)
 			if err := link.One(t, s); err != nil {
 				return err.Code
 			}

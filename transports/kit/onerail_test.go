@@ -20,6 +20,7 @@ type course struct {
 	greets []*errs.Error // the answers to greetings, in their order; nil without more
 	ticks  []*errs.Error
 	events []string
+	ended  chan struct{} // closed when the peer is known to have ended
 }
 
 func (c *course) add(format string, args ...any) {
@@ -47,7 +48,11 @@ func (c *course) RailUp(info transport.RailInfo) { c.add("up %d", info.Rail.Gene
 func (c *course) RailDown(r transport.Rail, err *errs.Error) {
 	c.add("down %d %v", r.Generation, err.Code)
 }
-func (c *course) LinkDown(_ transport.Link, err *errs.Error) { c.add("link down %v", err.Code) }
+func (c *course) LinkDown(_ transport.Link, err *errs.Error) {
+	if c.add("link down %v", err.Code); err.EndsPeer() {
+		close(c.ended)
+	}
+}
 
 // A peer that is out of reach takes the rail down, and is greeted until it answers; the next generation follows. A
 // proof that its process has ended comes later, and is for good.
@@ -55,17 +60,17 @@ func TestAPeerOutOfReachIsGreetedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent := errs.New(errs.Timeout, "test", "no answer").WithScope(errs.ScopeLink, errs.SideUnknown)
 		ended := errs.New(errs.PeerUnreachable, "test", "refused").WithScope(errs.ScopeLink, errs.SideRemote)
-		c := &course{greets: []*errs.Error{nil, silent, silent, nil, ended}, ticks: []*errs.Error{nil, silent, nil, silent}}
+		c := &course{greets: []*errs.Error{nil, silent, silent, nil, ended},
+			ticks: []*errs.Error{nil, silent, nil, silent}, ended: make(chan struct{})}
 		var running sync.WaitGroup
 		l := &OneRail{Every: time.Second}
 		l.Start("test", c, &running, transport.Peer{}, c)
-		time.Sleep(30 * time.Second) // of the test's own clock
-		synctest.Wait()
+		<-c.ended
 		require.NotNil(t, l.Gone())
 		l.Leave()
 		running.Wait()
 		require.Equal(t, []string{"up 1", "down 1 TIMEOUT", "abandon LOST true", "link down TIMEOUT", "up 2",
 			"down 2 TIMEOUT", "abandon LOST true", "abandon PEER_UNREACHABLE false", "link down PEER_UNREACHABLE",
-			"abandon PEER_UNREACHABLE false", "abandon LOST false", "end"}, c.events)
+			"abandon LOST false", "end"}, c.events)
 	})
 }

@@ -103,8 +103,8 @@ func TestAnOwnerThatIsKilledLeavesTheOthers(t *testing.T) {
 	})
 }
 
-// An owner closes its engine while another host has its memory mapped: that is unmapped when Close returns, so the
-// memory that comes to its place is out of reach.
+// Memory that another host has mapped is unmapped when its owner's Close returns. So the memory that comes to its place
+// is out of reach.
 func TestAnOwnerThatClosesTakesItsMemoryBack(t *testing.T) {
 	inDomain(t, nil, func(t *testing.T, gpu *fake.Loaded) {
 		e := here(t, alone())
