@@ -144,6 +144,16 @@ func (t *nvlink) serveBlocks(_ context.Context, g *access.Grant, kind byte, m *k
 	return t.share(g, r)
 }
 
+// named returns the region with a name, or nil.
+func (t *nvlink) named(name hazard.Region) *region {
+	for _, r := range t.regions.All() {
+		if *r.name.Load() == name {
+			return r
+		}
+	}
+	return nil
+}
+
 // share writes the answer about a region.
 func (t *nvlink) share(g *access.Grant, r *region) ([]byte, error) {
 	devices, err := driver.Platform{}.Devices()

@@ -131,7 +131,7 @@ type region struct {
 
 	name atomic.Pointer[hazard.Region] // Remap changes it
 
-	unshared error // why other hosts cannot map it, of mnnvl
+	unshared atomic.Pointer[error] // why other hosts cannot map it, of mnnvl; nil where they can
 
 	mu  sync.Mutex      // of Remap and Deregister
 	old []hazard.Region // names of before
@@ -153,16 +153,6 @@ func (t *copier) place(m *mem.Region) (*region, error) {
 		return nil, errs.New(errs.NotHere, op, "the location %q names no device", m.Location)
 	}
 	return &region{Region: *m, ordinal: ordinal}, nil
-}
-
-// named returns the region with a name, or nil.
-func (t *copier) named(name hazard.Region) *region {
-	for _, r := range t.regions.All() {
-		if *r.name.Load() == name {
-			return r
-		}
-	}
-	return nil
 }
 
 // keep pins a region of the host, if the settings want that. Where the driver refuses, bytes go through pinned memory

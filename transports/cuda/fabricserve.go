@@ -102,7 +102,7 @@ func (t *mnnvl) offer(g *guest, name hazard.Region, serial uint64) ([]byte, erro
 	if t.guests.wasRenamed(name) {
 		return nil, t.replaced()
 	}
-	r := t.named(name)
+	r := t.regionOf(name)
 	switch {
 	case r == nil || r.ordinal < 0:
 		return nil, t.refuses(g, errs.AddressNotRegistered)

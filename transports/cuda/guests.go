@@ -259,7 +259,7 @@ func (t *mnnvl) newsOf(g *guest) (list []news) {
 
 // stateOf returns the state of a region for a peer. A name that is no region's is closed, or was replaced by Remap.
 func (t *mnnvl) stateOf(name hazard.Region, peer transport.ID) news {
-	if r := t.named(name); r != nil {
+	if r := t.regionOf(name); r != nil {
 		floor, closed := r.door.Last(peer)
 		return news{name, floor, closed, false}
 	}

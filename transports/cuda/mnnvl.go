@@ -110,6 +110,7 @@ type mnnvl struct {
 	sink     transport.Sink
 	domains  []driver.Domain // by ordinal
 	names    *hazard.Table   // of regions; nobody enters by it
+	byName   sync.Map        // *region by its name
 	guests   guests
 	ways     sync.Map // links that have not given everything back: *distant by its secret
 	running  sync.WaitGroup
@@ -136,9 +137,18 @@ func (t *mnnvl) Register(_ context.Context, m mem.Region) (transport.LocalKey, t
 	}
 	r.name.Store(&name)
 	t.keep(r)
-	r.unshared = t.unshared(r)
+	t.look(r)
+	t.byName.Store(name, r)
 	key := t.regions.Insert(func(transport.LocalKey) *region { return r }) // has room: the table of names had
 	return key, t.describe(r), nil
+}
+
+// look finds out whether other hosts can map a region.
+func (t *mnnvl) look(r *region) {
+	r.unshared.Store(nil)
+	if why := t.unshared(r); why != nil {
+		r.unshared.Store(&why)
+	}
 }
 
 // unshared returns why other hosts cannot map a region.
@@ -167,8 +177,8 @@ func (t *mnnvl) describe(r *region) transport.Descriptor {
 		return nil
 	}
 	d := fabricDescriptor{name: *r.name.Load(), owner: t.self.ID}
-	if r.unshared != nil {
-		d.why = r.unshared.Error()
+	if why := r.unshared.Load(); why != nil {
+		d.why = (*why).Error()
 	} else {
 		d.domain = t.domains[r.ordinal].Fabric
 	}
@@ -177,8 +187,8 @@ func (t *mnnvl) describe(r *region) transport.Descriptor {
 
 // Unshared implements transport.Unsharing.
 func (t *mnnvl) Unshared(key transport.LocalKey) error {
-	if r := t.regions.Lookup(key); r != nil {
-		return r.unshared
+	if r := t.regions.Lookup(key); r != nil && r.unshared.Load() != nil {
+		return *r.unshared.Load()
 	}
 	return nil
 }
@@ -219,9 +229,11 @@ func (t *mnnvl) Remap(ctx context.Context, key transport.LocalKey, _, _ uint64) 
 	if err != nil {
 		return err
 	}
-	r.unshared = t.unshared(r)
+	t.look(r)
 	t.guests.rename(old, false)
 	r.name.Store(&name)
+	t.byName.Store(name, r)
+	t.byName.Delete(old)
 	r.old = append(r.old, old)
 	t.host.Describe(key, t.describe(r))
 	return t.revoke(ctx, news{name: old, closed: true, replaced: true}, nil)
@@ -241,6 +253,7 @@ func (t *mnnvl) Deregister(ctx context.Context, key transport.LocalKey) error {
 	defer cancel()
 	var untold []error
 	for _, name := range append(r.old, *r.name.Load()) {
+		t.byName.Delete(name)
 		t.names.Remove(name)
 		untold = append(untold, t.revoke(ctx, news{name: name, closed: true}, nil))
 		t.guests.rename(name, true)
@@ -288,13 +301,27 @@ func (t *mnnvl) Close(ctx context.Context) error {
 		}
 		t.running.Wait()
 		t.Stop()
-		err := t.tellAll(t.guests.all(true), func(g *guest) error {
-			err := t.tell(ctx, g, access.Call(version, callGoodbye, g.secret))
-			if err != nil && len(t.guests.of(g)) == 0 {
-				return nil // it maps nothing
-			}
-			return err
-		})
+		err := t.tellAll(t.guests.all(true), func(g *guest) error { return t.sayGoodbye(ctx, g) })
 		return errors.Join(err, t.room.close())
 	})
+}
+
+// sayGoodbye makes a guest unmap all that it has of ours. To one that has nothing it is a courtesy.
+func (t *mnnvl) sayGoodbye(ctx context.Context, g *guest) error {
+	goodbye := access.Call(version, callGoodbye, g.secret)
+	if len(t.guests.of(g)) > 0 {
+		return t.tell(ctx, g, goodbye)
+	}
+	ctx, cancel := context.WithTimeout(ctx, access.CallLimit)
+	defer cancel()
+	_, _ = t.host.Call(ctx, g.peer, goodbye)
+	return nil
+}
+
+// regionOf returns the region with a name, or nil.
+func (t *mnnvl) regionOf(name hazard.Region) *region {
+	if r, is := t.byName.Load(name); is {
+		return r.(*region)
+	}
+	return nil
 }

@@ -94,7 +94,7 @@ func TestChunksThatFailLeaveNothing(t *testing.T) {
 
 // Each step of the probe has its reason.
 func TestADeviceWithoutFabricHandlesHasAReason(t *testing.T) {
-	library := fakenvml.Library(t)
+	library, domain := fakenvml.Library(t), fake.Settings{"IMEX": "1"}
 	empty, full, locked := t.TempDir(), t.TempDir(), t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(full, "channel0"), nil, 0o600))
 	require.NoError(t, os.Mkdir(filepath.Join(locked, "channel0"), 0o700)) // root may open all files, and no folder
@@ -111,8 +111,8 @@ func TestADeviceWithoutFabricHandlesHasAReason(t *testing.T) {
 		"not supported":       {settings: fake.Settings{"IMEX": "1", "FABRIC": "0"}, says: "attribute 128 is 0"},
 		"an old driver": {driver: fake.Driver{Absent: []string{"cuMemImportFromShareableHandle"}},
 			settings: fake.Settings{"IMEX": "1"}, says: "cuMemImportFromShareableHandle"},
-		"no domain":  {more: []string{"TENT_FAKENVML_STATE=2"}, says: "state 2"},
-		"no library": {more: []string{fakenvml.Env + "=/nowhere/x.so"}, says: "/nowhere/x.so"},
+		"no domain":  {fake.Driver{}, domain, []string{"TENT_FAKENVML_STATE=2"}, "state 2"},
+		"no library": {fake.Driver{}, domain, []string{fakenvml.Env + "=/nowhere/x.so"}, "/nowhere/x.so"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			environment := append([]string{fakenvml.Env + "=" + library}, c.more...)

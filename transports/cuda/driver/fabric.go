@@ -53,46 +53,60 @@ type Domain struct {
 	Why error // why memory of the device cannot be given to other hosts, nil if it can
 }
 
-// Domains returns those of the process's devices, by ordinal. It asks NVML for their names, and tries a handle of each
-// device that is in one. Nothing is left behind.
+// Domains returns those of the process's devices, by ordinal. It tries a handle of each device, and asks NVML for the
+// domains of those that pass: its start takes a while, and most hosts have no IMEX. Nothing is left behind.
 func Domains() ([]Domain, error) {
 	l := process()
 	if l.absent != nil {
 		return nil, l.absent
 	}
+	list, pass := make([]Domain, len(l.devices)), false
+	for i := range list {
+		list[i].Why = l.probe(i)
+		pass = pass || list[i].Why == nil
+	}
+	if !pass {
+		return list, nil
+	}
 	gpus, err := nvml.Read()
 	if err != nil {
 		return nil, err
 	}
-	list := make([]Domain, len(l.devices))
 	for i, at := range l.indexes(gpus) {
-		list[i] = l.domain(i, gpus, at)
+		if list[i].Why == nil {
+			list[i] = domainOf(i, gpus, at)
+		}
 	}
 	return list, nil
 }
 
-// domain finds the domain of a device, which NVML knows by an index; -1: it does not.
-func (l *library) domain(ordinal int, gpus []nvml.GPU, at int) Domain {
+// domainOf finds the domain of a device, which NVML knows by an index; -1: it does not.
+func domainOf(ordinal int, gpus []nvml.GPU, at int) Domain {
 	switch {
 	case at < 0:
 		return Domain{Why: apart(ordinal, "NVML does not know it")}
 	case gpus[at].Fabric == nil:
 		return Domain{Why: apart(ordinal, gpus[at].Apart)}
 	}
+	return Domain{*gpus[at].Fabric, nil}
+}
+
+// probe returns why a device gives no fabric handles, nil if it does.
+func (l *library) probe(ordinal int) error {
 	if err := l.usable("cuda.fabric", ordinal); err != nil {
-		return Domain{*gpus[at].Fabric, err}
+		return err
 	}
 	r := C.tc_probe_fabric(C.int(ordinal))
 	err := l.failed("cuda.fabric", ordinal, r)
-	if err != nil {
-		e := *errs.From("cuda.fabric", err)
-		e.Code = errs.DeviceNotFound
-		if r.code == notPermitted {
-			e.Cause += "; " + lacking(channels())
-		}
-		err = &e
+	if err == nil {
+		return nil
 	}
-	return Domain{*gpus[at].Fabric, err}
+	e := *errs.From("cuda.fabric", err)
+	e.Code = errs.DeviceNotFound
+	if r.code == notPermitted {
+		e.Cause += "; " + lacking(channels())
+	}
+	return &e
 }
 
 func apart(ordinal int, why string) error {

@@ -34,8 +34,12 @@ func (Platform) Wiring() (device.Wiring, error) {
 		if w.Ways = append(w.Ways, ways); from >= 0 {
 			w.Fabrics[i] = gpus[from].Fabric
 		}
-		if d := l.domain(i, gpus, from); d.Why != nil {
-			w.Apart[i] = d.Why.Error()
+		why := l.probe(i)
+		if why == nil {
+			why = domainOf(i, gpus, from).Why
+		}
+		if why != nil {
+			w.Apart[i] = why.Error()
 		}
 	}
 	return w, nil
