@@ -49,7 +49,7 @@ func groupOf(p device.Platform) (topology.Group, bool) {
 			f.Fabric = &topology.Fabric{Cluster: topology.Dashed(wiring.Fabrics[i].Cluster),
 				Clique: wiring.Fabrics[i].Clique}
 		}
-		if i < len(wiring.Apart) {
+		if f.Apart = g.Unknown; i < len(wiring.Apart) {
 			f.Apart = wiring.Apart[i]
 		}
 		g.Devices = append(g.Devices, f)

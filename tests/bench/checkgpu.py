@@ -228,6 +228,25 @@ def in_the_order_of_a_stream() -> None:
         memory.free()
 
 
+def for_other_hosts() -> str | None:
+    """Memory that other hosts of the NVLink domain can map. It is zeroed and whole; the other host is not here."""
+    with tent.Engine(ALONE) as engine:
+        apart = [memory["device"]["apart"] for memory in engine.topology()["mems"] if memory.get("device")]
+        if all(apart):
+            return str(apart[0])
+        data = bytearray(pattern(11, 0, SIZE))
+        with engine.allocate(SIZE, location=f"cuda:{apart.index('')}") as far, engine.register(data) as near:
+            assert far.transports["mnnvl"] == "ready", far.transports
+            engine.read(near, far).result(LIMIT)
+            assert data == bytes(SIZE), "the memory is not zeroed"
+            data[:] = pattern(12, 0, SIZE)
+            engine.write(near, far).result(LIMIT)
+            data[:] = bytes(SIZE)
+            engine.read(near, far).result(LIMIT)
+            assert data == pattern(12, 0, SIZE), "the bytes that were read differ"
+    return None
+
+
 def with_torch() -> str | None:
     try:
         import torch  # type: ignore[import-not-found, unused-ignore]
@@ -255,7 +274,7 @@ def with_torch() -> str | None:
 
 
 def suite() -> str | None:
-    """The conformance suite of the transport, over the GPUs."""
+    """The conformance suite of the transports, over the GPUs; that of mnnvl where a GPU gives fabric handles."""
     try:
         go = interpreters.go_command()
     except SystemExit as error:
@@ -352,6 +371,7 @@ def main() -> int:
     page.check("between two GPUs", (lambda: two) if two else (lambda: in_process(0, count - 1)))
     page.check("a GPU of another process", lambda: between_processes("direct", "nvlink"))
     page.check("the same, staged by both engines", lambda: between_processes("staged", "staged"))
+    page.check("memory for other hosts (mnnvl)", for_other_hosts)
     page.check("in the order of a stream", in_the_order_of_a_stream)
     page.check("tensors of torch", with_torch)
     if not page.failed:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+NVML = Path(__file__).parents[1] / "fakes" / "nvml" / "src" / "fake.c"
 SOURCES = sorted((Path(__file__).parents[1] / "fakes" / "cuda" / "src").glob("*.[ch]"))
 
 # Memory of a device as a framework in the same process makes it.
@@ -72,6 +73,14 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-pthread", *sources, "-o", path], check=True
     )
+    return str(path)
+
+
+@pytest.fixture(scope="module", name="nvml")
+def management(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of the emulated NVML: the first two GPUs are in an NVLink domain."""
+    path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-fvisibility=hidden", NVML, "-o", path], check=True)
     return str(path)
 
 

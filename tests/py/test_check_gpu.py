@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu import driver  # noqa: F401
+from gpu import driver, management  # noqa: F401
 
 PROGRAM = Path(__file__).parents[1] / "bench" / "checkgpu.py"
 QUICK = ("--no-suite", "--rounds=1", "--megabytes=2", "--pages=16")
-CHECKS = 8
+CHECKS = 9
 
 
 def run(folder: Path, library: str, **settings: str) -> tuple[int, str, str]:
@@ -24,8 +24,11 @@ def run(folder: Path, library: str, **settings: str) -> tuple[int, str, str]:
     return done.returncode, page.read_text() if page.exists() else "", done.stdout + done.stderr
 
 
-def test_every_way_is_checked_and_measured(library: str, tmp_path: Path) -> None:
-    code, page, output = run(tmp_path, library)
+def test_every_way_is_checked_and_measured(
+    library: str, nvml: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENT_LIBNVIDIA_ML", nvml)
+    code, page, output = run(tmp_path, library, IMEX="1")
     assert code == 0, output
     assert page.count("| passed in") + page.count("| not here: ") == CHECKS, page
     assert "| not here: " not in page.replace("not here: no torch", "").replace("not here: torch sees", ""), page
@@ -37,8 +40,9 @@ def test_checks_that_fail_are_told(library: str, tmp_path: Path) -> None:
     """The GPU has too little memory, and every check tells it instead of the first one alone."""
     code, page, output = run(tmp_path, library, BYTES=str(3 << 20))
     assert code == 1, output
-    assert page.count("| FAILED: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY |") == CHECKS - 3, page
+    assert page.count("| FAILED: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY |") == CHECKS - 4, page
     assert page.count("| FAILED: the other process has ended |") == 2 and "Not measured" in page, page
+    assert page.count("| memory for other hosts (mnnvl) | not here: nvml: no NVML: ") == 1, page
 
 
 def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:

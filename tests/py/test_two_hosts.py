@@ -11,11 +11,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from gpu import COMMON, ORACLE, driver, passes
+from gpu import COMMON, ORACLE, driver, management, passes
 
-__all__ = ["driver"]  # the fixture `library`
-
-NVML = Path(__file__).parents[1] / "fakes" / "nvml" / "src" / "fake.c"
+__all__ = ["driver", "management"]  # the fixtures `library` and `nvml`
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of the network need root")
 
@@ -65,14 +63,6 @@ OWNER = """
             for line in sys.stdin:
                 print(peek(cache.address, SIZE).hex(), flush=True)
 """
-
-
-@pytest.fixture(scope="module", name="nvml")
-def management(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of the emulated NVML."""
-    path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-fvisibility=hidden", NVML, "-o", path], check=True)
-    return str(path)
 
 
 @pytest.fixture(name="domain")

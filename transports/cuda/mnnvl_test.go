@@ -43,6 +43,22 @@ func TestConformanceBetweenHosts(t *testing.T) {
 	}
 }
 
+// TestConformanceBetweenHostsOnDevices is the suite over the GPUs of this machine, for `make check-gpu`.
+func TestConformanceBetweenHostsOnDevices(t *testing.T) {
+	list, err := domains()
+	if err != nil {
+		t.Skip(err)
+	}
+	for i := range list {
+		if list[i].Why == nil {
+			transporttest.Again(t, func(*testing.T) transporttest.Harness {
+				return betweenHosts(onDevice(i), inFabric(i))
+			})
+			return
+		}
+	}
+}
+
 // inDomain carries a test out where devices are in an NVLink domain and give fabric handles.
 func inDomain(t *testing.T, s fake.Settings, test func(*testing.T, *fake.Loaded)) {
 	if s == nil {
