@@ -51,7 +51,7 @@ func TestConformanceBetweenHostsOnDevices(t *testing.T) {
 	}
 	for i := range list {
 		if list[i].Why == nil {
-			transporttest.Again(t, func(*testing.T) transporttest.Harness {
+			transporttest.Run(t, func(*testing.T) transporttest.Harness {
 				return betweenHosts(onDevice(i), inFabric(i))
 			})
 			return
