@@ -250,8 +250,13 @@ func (c *conn) endCause() *errs.Error {
 	return c.cause
 }
 
-// socketError names the cause of a failed call; errno 0 is the orderly end, which on a lane is never orderly.
+// socketError names the cause of a failed call; errno 0 is the orderly end, which on a lane is never orderly. The
+// kernel reports a reset to the first call alone: a reader beside a writer sees an end then, which is no word of the
+// peer.
 func (c *conn) socketError(op string, errno unix.Errno) *errs.Error {
+	if errno == 0 && c.wasReset() {
+		errno = unix.ECONNRESET
+	}
 	if errno == 0 {
 		return errs.New(errs.Lost, op, "peer closed the connection").WithScope(errs.ScopeRail, errs.SideRemote).
 			WithPeer(c.lane.peerName(), Name, c.lane.railName())

@@ -64,6 +64,12 @@ func (c *conn) waitForWindow(closed bool) {
 	}
 }
 
+// wasReset reports that the connection was ended by a reset: a peer that closes leaves it half open (RFC 9293, 3.6).
+func (c *conn) wasReset() bool {
+	info := c.account()
+	return info != nil && info.State == unix.BPF_TCP_CLOSE
+}
+
 // account returns the kernel's figures of the connection (TCP_INFO); nil once that is closed.
 func (c *conn) account() *unix.TCPInfo {
 	c.armMu.Lock()

@@ -199,9 +199,20 @@ func (l *link) checkRails(now clock.Time) {
 			l.goodbyeCame(now)
 			return
 		default:
-			l.railDown(r, cause, now)
+			l.railDown(r, l.ownLoss(r, cause), now)
 		}
 	}
+}
+
+// ownLoss is the cause of a rail that was given up: that its end here is gone, where the kernel knows that already. The
+// core may find the silence before the news are read, and then nobody would name the cause.
+func (l *link) ownLoss(r *rail, cause *errs.Error) *errs.Error {
+	if cause.Code == errs.Withdrawn {
+		if lost := l.t.watch.lost(r.local); lost != nil {
+			return lost.WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(l.peer.Address, Name, r.name())
+		}
+	}
+	return cause
 }
 
 // railDown ends a rail's generation. Slices that had not left end here; the peer is asked about those that had.

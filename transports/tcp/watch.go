@@ -224,17 +224,33 @@ func (w *watch) changes() (list []endChange) {
 			continue
 		}
 		e.good = good
-		c := endChange{address: a}
-		switch {
-		case good:
-		case e.link == 0:
-			c.cause = errs.New(errs.Lost, "tcp.watch", "address %v was removed", a)
-		default:
-			c.cause = errs.New(errs.Lost, "tcp.watch", "the interface of %v is down", a)
-		}
-		list = append(list, c)
+		list = append(list, endChange{a, w.causeOf(a, e)})
 	}
 	return list
+}
+
+// causeOf is why an end is gone, nil if it is there. Holds w.mu.
+func (w *watch) causeOf(a netip.Addr, e *end) *errs.Error {
+	switch {
+	case w.links[e.link]:
+		return nil
+	case e.link == 0:
+		return errs.New(errs.Lost, "tcp.watch", "address %v was removed", a)
+	}
+	return errs.New(errs.Lost, "tcp.watch", "the interface of %v is down", a)
+}
+
+// lost returns why one of our ends is gone, as the kernel has it now. The news of it still come, and change its state.
+func (w *watch) lost(a netip.Addr) *errs.Error {
+	a = a.WithZone("")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.ends[a]
+	if e == nil || w.closed {
+		return nil
+	}
+	w.read()
+	return w.causeOf(a, e)
 }
 
 // endChanged takes the rails of one of our ends down, or dials them now. Their peers hear of it, so that they send
