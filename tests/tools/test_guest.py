@@ -121,6 +121,18 @@ def test_the_kernel_has_another_name_with_other_options(tmp_path: Path, monkeypa
     assert len(names) == 3, "comments change nothing"
 
 
+def test_the_source_is_changed_where_it_is_as_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "CHANGES", (("arch/a.c", "2696", "12288"),))
+    file = tmp_path / "source" / "arch" / "a.c"
+    file.parent.mkdir(parents=True)
+    file.write_text("SIZE(2696);\n", encoding="utf-8")
+    build = kernel.Build(tmp_path, tmp_path / "log", print)
+    build.change()
+    assert file.read_text(encoding="utf-8") == "SIZE(12288);\n"
+    with pytest.raises(kernel.KernelError, match=r"arch/a.c, which has 0 times '2696'"):
+        build.change()
+
+
 @pytest.mark.parametrize(
     ("name", "taken"),
     [
