@@ -243,7 +243,8 @@ type Sink interface {
 // Host is the engine's side of the contract: the services that it offers to a transport.
 type Host interface {
 	// Call sends a message to the same transport of a peer (its Serve) over the control plane and returns the answer.
-	// Used for handshakes and as the last way to ask for a withdrawal; ctx must have a deadline.
+	// Used for handshakes and as the last way to ask for a withdrawal; ctx must have a deadline. A peer with several
+	// addresses may be called by two of them at once: then Serve has the message twice, and either answer comes back.
 	Call(ctx context.Context, peer Peer, message []byte) ([]byte, error)
 	// Self describes this engine.
 	Self() Peer

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
@@ -93,7 +94,8 @@ func TestConformance(t *testing.T) {
 }
 
 // TestConformanceUnkind is the suite over NICs that acknowledge WRITEs before they place them. They serve queue pairs
-// in any order, and give closed keys to the next region at once. Registrations are small, so regions have several.
+// in any order, and give closed keys to the next region at once. Registrations are small, so regions have several. Each
+// call goes two ways.
 func TestConformanceUnkind(t *testing.T) {
 	transporttest.Again(t, func(t *testing.T) transporttest.Harness {
 		h, f := overFake(t, func(s *Settings) {
@@ -102,8 +104,21 @@ func TestConformanceUnkind(t *testing.T) {
 		f.Control(t, "late 3000")
 		f.Control(t, "shuffle 1")
 		f.Control(t, "reuse 1")
+		open := h.Open
+		h.Open = func(t *testing.T, c transporttest.Config) transport.Transport {
+			c.Host = twice{c.Host}
+			return open(t, c)
+		}
 		return h
 	})
+}
+
+// twice is a host with calls that arrive twice.
+type twice struct{ transport.Host }
+
+func (h twice) Call(ctx context.Context, peer transport.Peer, message []byte) ([]byte, error) {
+	_, _ = h.Host.Call(ctx, peer, message) // its answer was overtaken
+	return h.Host.Call(ctx, peer, message)
 }
 
 // TestConformanceOnDevices is the suite over the devices of this machine: real NICs, or Soft-RoCE. Where names end in a

@@ -32,6 +32,10 @@ type guestRail struct {
 	busy  chan struct{}        // holds a token while somebody makes, connects or closes its pairs
 	turn  uint64               // the newest that was asked for, guarded by guest.mu
 	lanes map[uint8]*guestLane // changed under guest.mu by the holder of the token
+
+	answered uint64 // the turn of answer, as all below of the holder of the token
+	answer   []byte
+	failed   *errs.Error
 }
 
 type guestKey struct {
@@ -101,6 +105,22 @@ func (t *Transport) dismiss(g *guest) {
 	g.close(func(*guestLane) bool { return true })
 }
 
+// once carries out a call about a rail. One that went two ways comes twice (control/ways.go): the peer then takes
+// either answer, so they are the same.
+func (g *guest) once(ctx context.Context, number uint32, turn uint64, call func(*guestRail) ([]byte, *errs.Error),
+) ([]byte, *errs.Error) {
+	r, err := g.begin(ctx, number, turn)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { <-r.busy }()
+	if r.answered != turn {
+		r.answer, r.failed = call(r)
+		r.answered = turn
+	}
+	return r.answer, r.failed
+}
+
 // begin gives a call of the peer its turn at a rail, until the token is taken out of busy. A call that a newer one has
 // overtaken, or that its peer waits for no more, ends.
 func (g *guest) begin(ctx context.Context, number uint32, turn uint64) (*guestRail, *errs.Error) {
@@ -123,7 +143,7 @@ func (g *guest) begin(ctx context.Context, number uint32, turn uint64) (*guestRa
 			WithScope(errs.ScopeRail, errs.SideLocal)
 	}
 	g.mu.Lock()
-	err = g.admitLocked(r, turn+1) // it is still the newest
+	err = g.admitLocked(r, turn)
 	g.mu.Unlock()
 	if err != nil {
 		<-r.busy
@@ -132,12 +152,12 @@ func (g *guest) begin(ctx context.Context, number uint32, turn uint64) (*guestRa
 	return r, nil
 }
 
-// admitLocked refuses a call about a rail that is no newer than the last one.
+// admitLocked refuses a call about a rail that is older than the last one.
 func (g *guest) admitLocked(r *guestRail, turn uint64) *errs.Error {
 	switch {
 	case g.ended:
 		return kit.Closed("rdma.serve")
-	case turn <= r.turn:
+	case turn < r.turn || turn == 0:
 		return errs.New(errs.StaleGeneration, "rdma.serve", "a call of before").
 			WithScope(errs.ScopeRail, errs.SideRemote)
 	}
@@ -272,23 +292,24 @@ func (t *Transport) serveConnect(ctx context.Context, from transport.Peer, r *ki
 	if err != nil {
 		return nil, err
 	}
-	rail, err := g.begin(ctx, number, turn)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { <-rail.busy }()
-	ours, failed := g.receive(t.nics()[index], rail, &theirs)
-	if failed != nil {
-		return nil, errs.Wrap(errs.RdmaError, "rdma.serve", failed).WithScope(errs.ScopeRail, errs.SideLocal)
-	}
+	return g.once(ctx, number, turn, func(rail *guestRail) ([]byte, *errs.Error) {
+		ours, failed := g.receive(t.nics()[index], rail, &theirs)
+		if failed != nil {
+			return nil, errs.Wrap(errs.RdmaError, "rdma.serve", failed).WithScope(errs.ScopeRail, errs.SideLocal)
+		}
+		return g.news(ours.encode(nil)), nil
+	})
+}
+
+// news appends those that the guest has not heard.
+func (g *guest) news(answer []byte) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	answer := ours.encode(nil)
 	answer = binary.LittleEndian.AppendUint32(answer, uint32(min(len(g.unheard), newsMost)))
 	for _, n := range g.unheard {
 		answer = n.encode(answer)
 	}
-	return answer, nil
+	return answer
 }
 
 // receive closes our ends of lanes and connects new ones with the peer's. Nothing that came by the older ones is
@@ -372,13 +393,10 @@ func (t *Transport) serveRelease(ctx context.Context, from transport.Peer, r *ki
 	if err != nil {
 		return nil, err
 	}
-	rail, err := g.begin(ctx, number, turn)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { <-rail.busy }()
-	g.closeLanes(rail, func(*guestLane) bool { return true })
-	return []byte{1}, nil
+	return g.once(ctx, number, turn, func(rail *guestRail) ([]byte, *errs.Error) {
+		g.closeLanes(rail, func(*guestLane) bool { return true })
+		return []byte{1}, nil
+	})
 }
 
 // serveNews answers when no slice that the news forbid is out any more.

@@ -40,7 +40,7 @@ func TestAConnectionThatWaitsHoldsUpItsRailAlone(t *testing.T) {
 	require.Equal(t, errs.Timeout, err.Code, "its peer waits for it no more")
 	<-first.busy
 	require.Equal(t, errs.StaleGeneration, (<-overtaken).Code)
-	_, err = g.begin(limited, 1, 3)
+	_, err = g.begin(limited, 1, 2)
 	require.Equal(t, errs.StaleGeneration, err.Code)
 	again, err := g.begin(limited, 1, 4)
 	require.Nil(t, err)
@@ -52,4 +52,38 @@ func TestAConnectionThatWaitsHoldsUpItsRailAlone(t *testing.T) {
 	<-again.busy
 	_, err = g.begin(limited, 1, 5)
 	require.Equal(t, errs.EngineClosed, err.Code)
+}
+
+// TestACallThatGoesTwoWaysIsCarriedOutOnce: both have the same answer, also a refusal. One that is newer is another.
+func TestACallThatGoesTwoWaysIsCarriedOutOnce(t *testing.T) {
+	g := &guest{rails: map[uint32]*guestRail{}, unheard: map[uint64]news{}}
+	limited, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	calls, wait := 0, make(chan struct{})
+	ask := func(turn uint64) string {
+		answer, err := g.once(limited, 1, turn, func(*guestRail) ([]byte, *errs.Error) {
+			if calls++; turn == 1 {
+				<-wait
+			}
+			if turn == 2 {
+				return nil, errs.New(errs.RdmaError, "test", "refused %d", calls)
+			}
+			return []byte{byte(calls)}, nil
+		})
+		if err != nil {
+			return err.Error()
+		}
+		return string(answer)
+	}
+	answers := make(chan string)
+	for range 2 {
+		go func() { answers <- ask(1) }()
+	}
+	close(wait)
+	require.Equal(t, []string{"\x01", "\x01"}, []string{<-answers, <-answers})
+	require.Equal(t, "test: refused 2", ask(2))
+	require.Equal(t, "test: refused 2", ask(2))
+	require.Contains(t, ask(1), "a call of before")
+	require.Equal(t, "\x03", ask(3))
+	require.Contains(t, ask(0), "a call of before", "no call has this turn")
 }
