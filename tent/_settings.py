@@ -199,6 +199,7 @@ _Paths = TypedDict(
         "transports/rdma/slot_borrow": bool,
         "transports/rdma/shared_quota_shm_path": str,
         "transports/rdma/devices": Sequence[str],
+        "transports/rdma/addresses": Sequence[str],
         "transports/rdma/workers/rail_topo_path": str,
         "transports/rdma/num_lanes": int,
         "transports/rdma/device/port": int,

@@ -34,6 +34,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -98,6 +99,9 @@ type Options struct {
 	ConnectionsMax   int           // connections of a client (1024)
 	MessageMax       int           // bytes of a message of Transport or Notify (1 MiB)
 	Limits           Limits        // of a server
+	// Besides are addresses of this machine on which a server listens too, by the port of its first address. One that
+	// cannot be bound is left out: nobody asked for it by name.
+	Besides []netip.Addr
 }
 
 const (

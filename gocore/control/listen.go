@@ -88,6 +88,25 @@ func covers(wildcard, host string) bool {
 	return false
 }
 
+// bindBesides listens on further addresses, by the port of the first one. An address that cannot be bound, or that a
+// wildcard covers, is left out.
+func bindBesides(besides []netip.Addr, listeners []net.Listener, bound []string) ([]net.Listener, []string) {
+	_, port, _ := net.SplitHostPort(bound[0]) // bind made it
+	for _, address := range besides {
+		host := address.WithZone("").String()
+		if slices.ContainsFunc(bound, func(b string) bool {
+			own, at, _ := net.SplitHostPort(b)
+			return at == port && (own == host || covers(own, host))
+		}) {
+			continue
+		}
+		if more, added, err := bindOnce([]endpoint{{host, port}}); err == nil {
+			listeners, bound = append(listeners, more...), append(bound, added...)
+		}
+	}
+	return listeners, bound
+}
+
 func bindOnce(wanted []endpoint) (listeners []net.Listener, bound []string, err error) {
 	config := net.ListenConfig{KeepAlive: -1} // gRPC asks for signs of life itself
 	config.SetMultipathTCP(false)

@@ -40,6 +40,7 @@ func Listen(addresses []string, options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	listeners, bound = bindBesides(options.Besides, listeners, bound)
 	s := &Server{options: options, addresses: bound, listeners: listeners, guests: newGuests(&options)}
 	s.grpc = grpc.NewServer(s.grpcOptions()...)
 	return s, nil

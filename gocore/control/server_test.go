@@ -5,6 +5,7 @@ import (
 	"io"
 	mathrand "math/rand/v2"
 	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,28 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 )
+
+// TestAddressesBesidesAreLeftOutWhereTheyCannotBeBound: they have the port of the first address.
+func TestAddressesBesidesAreLeftOutWhereTheyCannotBeBound(t *testing.T) {
+	besides := []netip.Addr{netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("192.0.2.1"),
+		netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.3")}
+	hosts := func(listen string) (list []string) {
+		s, err := Listen([]string{listen}, Options{Credentials: newCredentials(t), Besides: besides})
+		require.NoError(t, err)
+		defer s.Close(t.Context())
+		_, first, err := net.SplitHostPort(s.Addresses()[0])
+		require.NoError(t, err)
+		for _, address := range s.Addresses() {
+			host, port, err := net.SplitHostPort(address)
+			require.NoError(t, err)
+			require.Equal(t, first, port)
+			list = append(list, host)
+		}
+		return list
+	}
+	require.Equal(t, []string{"127.0.0.1", "127.0.0.3"}, hosts("127.0.0.1:0"))
+	require.Equal(t, []string{"0.0.0.0"}, hosts("0.0.0.0:0"), "the wildcard has them all")
+}
 
 func TestOnePortOnAllAddresses(t *testing.T) {
 	checkLeaks(t)

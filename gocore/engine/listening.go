@@ -39,6 +39,7 @@ func (e *Engine) listen(o Options, undo *steps) error {
 		}
 	}
 	options := control.Options{Self: e.self, Credentials: e.credentials, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
+		Besides: e.homes(o, wanted),
 		Limits: control.Limits{Connections: c.MaxConnections, ConnectionsPerPeer: c.MaxPeerConnections,
 			Strangers: c.MaxStrangers, CallsPerSecond: c.MaxCalls, Reception: int(c.MaxReception)},
 		Refused: func(reason transport.Refusal, from string, cause error) {
@@ -71,6 +72,28 @@ func (e *Engine) listen(o Options, undo *steps) error {
 	e.client = control.NewClient(options)
 	undo.add(func() { e.client.Close() })
 	return nil
+}
+
+// homes are the addresses of NICs that transports have found, none where the engine listens on loopback alone, or where
+// nothing says whom to admit.
+func (e *Engine) homes(o Options, wanted []string) (list []netip.Addr) {
+	if !slices.ContainsFunc(wanted, beyondLoopback) {
+		return nil
+	}
+	for _, plug := range o.Transports {
+		if homed, is := e.settings(plug).(transport.Homed); is && o.Config.Enabled(plug.Factory.Name()) {
+			list = append(list, homed.HomeAddresses()...)
+		}
+	}
+	return slices.DeleteFunc(list, func(a netip.Addr) bool {
+		return a.IsLoopback() || a.IsLinkLocalUnicast() || e.credentials.MayListen("rpc_server_hostname", a) != nil
+	})
+}
+
+// beyondLoopback reports an address of which others than this machine may know. A name may be one.
+func beyondLoopback(address string) bool {
+	at, err := netip.ParseAddrPort(address)
+	return err != nil || !at.Addr().Unmap().IsLoopback()
 }
 
 // mayListen refuses an address beyond loopback where nothing says whom to admit. Everything that the engine listens on

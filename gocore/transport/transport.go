@@ -323,6 +323,10 @@ type Described interface {
 // there too.
 type Listener interface{ ListenAddresses() []string }
 
+// Homed is a pointer to settings of a transport that finds NICs by itself, which have addresses that nobody named. The
+// control plane listens there too where the engine listens beyond loopback, but for addresses that cannot be bound.
+type Homed interface{ HomeAddresses() []netip.Addr }
+
 // Transport is one way to move bytes. All methods may be called from any goroutine.
 type Transport interface {
 	Info() Info

@@ -1,8 +1,12 @@
 package tests
 
 import (
+	"bytes"
 	"context"
 	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -56,4 +60,51 @@ func TestAnAddressOfAnyTransportBeyondLoopbackNeedsSecurity(t *testing.T) {
 		Transports: listeningAt(sim.NewInline(1), "127.0.0.2", "192.0.2.1")})
 	require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%v", err)
 	require.ErrorContains(t, err, "transports/two/addresses")
+}
+
+// homed is a transport that has found the NICs of this machine.
+type homed struct{ listening }
+
+func (homed) HomeAddresses() (list []netip.Addr) {
+	found, _ := net.InterfaceAddrs()
+	for _, each := range found {
+		list = append(list, netip.MustParsePrefix(each.String()).Addr())
+	}
+	return list
+}
+
+// TestAddressesOfNICsAreListenedOnBeyondLoopbackAlone: an address that nobody named opens no door of an engine without.
+func TestAddressesOfNICsAreListenedOnBeyondLoopbackAlone(t *testing.T) {
+	var own []string
+	for _, a := range (homed{}).HomeAddresses() {
+		if !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			own = append(own, a.String())
+		}
+	}
+	if len(own) == 0 {
+		t.Skip("this machine has no address beyond loopback")
+	}
+	plugs := func() []engine.Plug {
+		one := &homed{listening{sim.Factory{Settings: sim.Settings{Network: sim.NewInline(1), Name: "one"}}, nil}}
+		return []engine.Plug{{Factory: one, Settings: one}}
+	}
+	reached := func(settings map[string]any) (list []string) {
+		e := open(t, settings, []string{"one"}, plugs)
+		_, port, err := net.SplitHostPort(e.Address())
+		require.NoError(t, err)
+		for _, host := range own {
+			if conn, err := net.DialTimeout("tcp", net.JoinHostPort(host, port), patience); err == nil {
+				list = append(list, host)
+				require.NoError(t, conn.Close())
+			}
+		}
+		return list
+	}
+	require.Empty(t, reached(nil))
+	key := filepath.Join(t.TempDir(), "cluster.key")
+	require.NoError(t, os.WriteFile(key, bytes.Repeat([]byte("key "), 16), 0o600))
+	secret := map[string]any{"security/cluster_key": key}
+	require.Empty(t, reached(secret), "loopback was asked for")
+	secret["rpc_server_hostname"] = own[0]
+	require.Equal(t, own, reached(secret))
 }

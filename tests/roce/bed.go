@@ -53,6 +53,9 @@ func (r Rail) Device(e End) string { return fmt.Sprintf("rxe%d%c", r, e) }
 // Address of an end.
 func (r Rail) Address(e End) net.IP { return net.IPv4(10, 77, byte(r), byte(e-A)+1).To4() }
 
+// Spare is another address of an end, which it has after Renumber.
+func (r Rail) Spare(e End) net.IP { return net.IPv4(10, 77, byte(r), byte(e-A)+101).To4() }
+
 // Interface is the name of the network interface at an end.
 func (r Rail) Interface(e End) string { return fmt.Sprintf("r%d%c", r, e) }
 
@@ -149,7 +152,7 @@ func (r Rail) cable(e End) error {
 	if err := netlink.LinkSetMaster(port, bridge); err != nil {
 		return fmt.Errorf("port: %w", err)
 	}
-	return errors.Join(up(r.port(e)), up(r.Interface(e)), r.address(e, netlink.AddrAdd), r.route(e),
+	return errors.Join(up(r.port(e)), up(r.Interface(e)), r.address(e, r.Address(e), netlink.AddrAdd), r.route(e),
 		r.path(e, netlink.NetemQdiscAttrs{}))
 }
 
@@ -161,22 +164,24 @@ func (r Rail) attach(e End) error {
 	return nil
 }
 
-func (r Rail) address(e End, change func(netlink.Link, *netlink.Addr) error) error {
+func (r Rail) address(e End, ip net.IP, change func(netlink.Link, *netlink.Addr) error) error {
 	link, err := netlink.LinkByName(r.Interface(e))
 	if err != nil {
 		return err
 	}
-	return change(link, &netlink.Addr{IPNet: alone(r.Address(e))})
+	return change(link, &netlink.Addr{IPNet: alone(ip)})
 }
 
 // route sends the packets of an end to the other one over the cable. It goes when the interface goes down.
-func (r Rail) route(e End) error {
+func (r Rail) route(e End) error { return r.routeTo(e, r.Address(e), r.Address(e.other())) }
+
+func (r Rail) routeTo(e End, own, peer net.IP) error {
 	link, err := netlink.LinkByName(r.Interface(e))
 	if err != nil {
 		return err
 	}
-	index, peer := link.Attrs().Index, r.Address(e.other())
-	route := &netlink.Route{LinkIndex: index, Dst: alone(peer), Src: r.Address(e), Scope: netlink.SCOPE_LINK}
+	index := link.Attrs().Index
+	route := &netlink.Route{LinkIndex: index, Dst: alone(peer), Src: own, Scope: netlink.SCOPE_LINK}
 	// A neighbour that is known for good: asking for it would take a second after each fault.
 	neighbour := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: peer,
 		HardwareAddr: r.hardware(e.other())}

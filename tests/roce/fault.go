@@ -91,10 +91,24 @@ func (r Rail) Down(e End) error { return down(r.Interface(e)) }
 func (r Rail) Up(e End) error { return errors.Join(up(r.Interface(e)), r.route(e)) }
 
 // Unassign takes an end's address away, and with it its GID.
-func (r Rail) Unassign(e End) error { return r.address(e, netlink.AddrDel) }
+func (r Rail) Unassign(e End) error { return r.address(e, r.Address(e), netlink.AddrDel) }
 
 // Assign ends Unassign. The GID may get another index.
-func (r Rail) Assign(e End) error { return errors.Join(r.address(e, netlink.AddrAdd), r.route(e)) }
+func (r Rail) Assign(e End) error {
+	return errors.Join(r.address(e, r.Address(e), netlink.AddrAdd), r.route(e))
+}
+
+// Renumber gives an end another address, and with it another GID; back gives it its own again. The other end has its
+// own address.
+func (r Rail) Renumber(e End, back bool) error {
+	from, to := r.Address(e), r.Spare(e)
+	if back {
+		from, to = to, from
+	}
+	peer := r.Address(e.other())
+	return errors.Join(r.address(e, from, netlink.AddrDel), r.address(e, to, netlink.AddrAdd), r.routeTo(e, to, peer),
+		r.routeTo(e.other(), peer, to))
+}
 
 // Fault is a way in which a rail breaks, and its cure.
 type Fault struct {

@@ -3,12 +3,14 @@ package rdma
 import (
 	"cmp"
 	"io/fs"
+	"net/netip"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/rdma/netdev"
 )
 
 // Settings is the branch transports/rdma: each tagged field is a key. The zero value of a field means its default.
@@ -17,6 +19,7 @@ type Settings struct {
 	config.Rail
 
 	Devices      []string       `key:"devices" help:"Names of the devices to use, as ibv_devices lists them, in the order in which they are paired with those of the peer; empty: every device, by name."`
+	Addresses    []string       `key:"addresses" help:"Addresses on which the control plane listens beside rpc_server_hostname; empty: those of the devices' network interfaces, where the engine listens beyond loopback."`
 	Whitelist    []string       `key:"../../topology/rdma_whitelist" from:"upstream" help:"Names of RDMA devices to use; empty means all."`
 	Blacklist    []string       `key:"../../topology/rdma_blacklist" from:"upstream" help:"Names of RDMA devices to leave alone; unused beside a whitelist."`
 	Matrix       map[string]any `key:"../../topology/priority_matrix" takes:"matrix" from:"upstream" help:"RDMA devices by memory location, preferred and available, instead of distances; others are not used for that memory. \"*\" is every location without a line of its own."`
@@ -64,6 +67,20 @@ type Settings struct {
 	DialLimit time.Duration // a peer that says nothing for so long is reported; 0: 2 s
 	Clock     time.Duration // a posted slice that was asked back is waited for so long; 0: 100 ms
 	Root      fs.FS         // a file system with sys, which says where devices are; nil: that of this machine
+}
+
+// ListenAddresses implements transport.Listener.
+func (s *Settings) ListenAddresses() []string { return s.Addresses }
+
+// HomeAddresses implements transport.Homed: a peer that has lost one NIC calls by another, and its fences with it.
+func (s *Settings) HomeAddresses() (list []netip.Addr) {
+	if len(s.Addresses) > 0 {
+		return nil
+	}
+	for _, device := range s.chosen(netdev.Devices(s.root())) {
+		list = append(list, netdev.Addresses(netdev.Of(s.root(), device, s.Port).Interface)...)
+	}
+	return list
 }
 
 // flushes reports whether WRITEs are flushed.

@@ -3,11 +3,13 @@ package rdma
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +19,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/rdma/netdev"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
 
@@ -28,6 +31,22 @@ func TestDevicesComeInAnOrderThatBothEndsShare(t *testing.T) {
 	named := &Settings{Devices: []string{"mlx5_2", "gone", "mlx5_10", "mlx5_0"}}
 	require.Equal(t, []string{"mlx5_2", "mlx5_10", "mlx5_0"}, named.chosen(listed))
 	require.Equal(t, []string{"mlx5_10", "mlx5_2", "mlx5_0", "rxe0"}, listed, "as it was")
+}
+
+// TestTheAddressesOfTheNICsAreListenedOn: those of the interfaces of the devices that are used, if the user names none.
+func TestTheAddressesOfTheNICsAreListenedOn(t *testing.T) {
+	root := fstest.MapFS{}
+	for name, netdev := range map[string]string{"fake0": "lo", "fake1": "lo", "fake2": "no-such-netdev"} {
+		root["sys/class/infiniband/"+name+"/ports/1/gid_attrs/ndevs/0"] = &fstest.MapFile{Data: []byte(netdev + "\n")}
+	}
+	loopback := netip.MustParseAddr("127.0.0.1")
+	s := given(t, map[string]any{"topology/rdma_whitelist": []string{"fake0", "fake2"}})
+	s.Root = root
+	require.Contains(t, s.HomeAddresses(), loopback)
+	require.Len(t, s.HomeAddresses(), len(netdev.Addresses("lo")), "fake1 is not used, and fake2 has no interface")
+	s.Addresses = []string{"127.0.0.7"}
+	require.Empty(t, s.HomeAddresses())
+	require.Equal(t, s.Addresses, s.ListenAddresses())
 }
 
 // given returns the settings of keys and values, as an engine reads them.
@@ -129,6 +148,9 @@ func deviceRows(t *testing.T) []row {
 	preferred := map[string]any{"*": [][]string{{"fake1"}, {"fake0"}}}
 	crossed := map[string]any{"all": []railPair{{"fake0", "fake1"}, {"fake1", "fake0"}}}
 	return []row{
+		{"addresses", []string{"127.0.0.7"}, func(_ *testing.T, r *rig) any {
+			return (&r.a.Transport.(*Transport).settings).ListenAddresses()
+		}, []string{"127.0.0.7"}},
 		{"devices", []string{"fake1"}, devices, "fake1"},
 		{"../../topology/rdma_whitelist", []string{"fake1", "other"}, devices, "fake1"},
 		{"../../topology/rdma_blacklist", []string{"fake1"}, devices, "fake0"},

@@ -23,6 +23,8 @@ type Factory struct{}
 
 var (
 	_ transport.Configured = Factory{}
+	_ transport.Listener   = (*Settings)(nil)
+	_ transport.Homed      = (*Settings)(nil)
 	_ transport.Surveyor   = Factory{}
 	_ transport.Examiner   = Factory{}
 	_ transport.Parker     = (*Transport)(nil)

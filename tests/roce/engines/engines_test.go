@@ -44,18 +44,32 @@ var onlyRDMA = map[string]string{"transports/tcp/enable": "false"}
 // newWorld opens two engines over the first rails, which must be well.
 func newWorld(t *testing.T, rails int, settings map[string]string) *world {
 	t.Helper()
+	w := newWorldOf(t, rails, func(roce.End) map[string]string { return settings })
+	w.AwaitRails(t, rails)
+	return w
+}
+
+// newWorldOf opens them with settings of their own, over rails of which some may be missing.
+func newWorldOf(t *testing.T, rails int, settings func(roce.End) map[string]string) *world {
+	t.Helper()
+	all := railsOf(t, rails)
+	w := &world{Pair: netbed.NewPair(t, "rdma", regionBytes), rails: all}
+	w.Far, w.address = w.start(t, roce.B, settings(roce.B))
+	w.Near, _ = w.start(t, roce.A, settings(roce.A))
+	require.NoError(t, w.Near.Call("Actor.Connect", w.address, &netbed.Nothing{}))
+	t.Cleanup(func() { w.Report(t) })
+	return w
+}
+
+// railsOf are the first rails of the guest.
+func railsOf(t *testing.T, n int) []roce.Rail {
+	t.Helper()
 	if os.Getenv(roce.GuestEnv) == "" {
 		t.Skip("only in the guest: make test-rdma")
 	}
 	all := roce.Rails()
-	require.GreaterOrEqual(t, len(all), rails, "rails of the guest")
-	w := &world{Pair: netbed.NewPair(t, "rdma", regionBytes), rails: all[:rails]}
-	w.Far, w.address = w.start(t, roce.B, settings)
-	w.Near, _ = w.start(t, roce.A, settings)
-	require.NoError(t, w.Near.Call("Actor.Connect", w.address, &netbed.Nothing{}))
-	t.Cleanup(func() { w.Report(t) })
-	w.AwaitRails(t, rails)
-	return w
+	require.GreaterOrEqual(t, len(all), n, "rails of the guest")
+	return all[:n]
 }
 
 // start opens an engine with the devices of an end.

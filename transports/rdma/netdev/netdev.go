@@ -9,6 +9,8 @@ package netdev
 import (
 	"cmp"
 	"io/fs"
+	"net"
+	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -26,6 +28,30 @@ type Place struct {
 	Interface string // "" if none is known
 	Node      int    // NUMA node, -1 if unknown
 	Bus       string // where it hangs on PCI, as nic.BusPath says it; "" if unknown, or on no bus
+}
+
+// Devices lists the devices that a root file system shows, without the library: none where a container hides them.
+func Devices(root fs.FS) (names []string) {
+	entries, _ := fs.ReadDir(root, class)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// Addresses are those of an interface of this machine; none of one that is not there.
+func Addresses(name string) (list []netip.Addr) {
+	device, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil
+	}
+	found, _ := device.Addrs() // it has just gone
+	for _, each := range found {
+		if prefix, err := netip.ParsePrefix(each.String()); err == nil {
+			list = append(list, prefix.Addr())
+		}
+	}
+	return list
 }
 
 // Of returns the place of a device's port, as a root file system with sys below it has it.
