@@ -74,6 +74,7 @@ struct knobs {
 	int late, shuffle, delay; /* late and delay in µs */
 	int hold;                 /* registrations of so many bytes or more wait, 0 for none */
 	int soft;                 /* the vendor and the completer of Soft-RoCE */
+	int prompt;               /* requests end while they are posted, and move nothing: for the cost of a request */
 	bool reuse;               /* keys come back at once */
 	int devices, gids;        /* gids of the four addresses of a device are shown */
 };
@@ -93,5 +94,6 @@ int poll_queue(struct tv_cq *, int, struct tv_completion *);
 void address(const struct tv_device *, int index, uint8_t gid[16]);
 int arm_queue(struct tv_cq *, int);
 int post(struct tv_qp *, struct tv_send_wr *, struct tv_send_wr **);
+long loop(long posts, long requests);
 
 #endif

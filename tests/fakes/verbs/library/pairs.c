@@ -210,12 +210,17 @@ int post(struct tv_qp *public, struct tv_send_wr *wr, struct tv_send_wr **bad) {
 			.flags = wr->send_flags, .turn = p->posted};
 		p->posted++;
 		counts.requests++;
+		if (knobs.prompt && public->state == TV_QPS_RTS && p->begun + 1 == p->posted) {
+			p->begun++;
+			completed(p, &p->ring[(p->posted - 1) % p->room], TV_WC_SUCCESS);
+		}
 	}
 	if (public->state == TV_QPS_ERR)
 		flush(p, TV_WC_WR_FLUSH_ERR);
 	if (error)
 		*bad = wr;
-	pthread_cond_broadcast(&changed);
+	if (!knobs.prompt)
+		pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&big);
 	return error;
 }

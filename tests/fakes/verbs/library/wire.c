@@ -306,7 +306,7 @@ static long knob(const char *what, long value) {
 		{"pair", &knobs.fail_pair}, {"queue", &knobs.fail_queue}, {"modify", &knobs.fail_modify},
 		{"open", &knobs.fail_open}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
 		{"statuses", &knobs.statuses}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
-		{"hold", &knobs.hold}, {"soft", &knobs.soft},
+		{"hold", &knobs.hold}, {"soft", &knobs.soft}, {"prompt", &knobs.prompt},
 		{"devices", &knobs.devices}, {"gids", &knobs.gids}};
 	static const struct { const char *name; long *value; } longs[] = {{"objects", &counts.objects},
 		{"posts", &counts.posts}, {"requests", &counts.requests}, {"reads", &counts.reads},
@@ -330,12 +330,15 @@ static long knob(const char *what, long value) {
 	return -1;
 }
 
-/* fake_control turns a knob: "silence fake0 1", "pair-error 257 12", "late 5000", "reset", or asks: "objects". */
+/* fake_control turns a knob: "silence fake0 1", "pair-error 257 12", "late 5000", "reset", or asks: "objects". "loop
+ * POSTS REQUESTS" runs the plain program, and returns its time in ns. */
 long fake_control(const char *text) {
 	char what[32] = "", name[32] = "";
 	long value = 0, result;
 	int device;
 	begin();
+	if (sscanf(text, "loop %ld %ld", &value, &result) == 2)
+		return loop(value, result);
 	pthread_mutex_lock(&big);
 	if (sscanf(text, "%31s fake%d %ld", what, &device, &value) == 3 && device >= 0 && device < DEVICES)
 		result = on_device(what, &devices[device], value);
