@@ -52,7 +52,8 @@ type device struct {
 	pollMu sync.Mutex // held by the one goroutine that takes completions; a rail's mutex is taken under it
 	store  store
 	found  [verbs.Batch]verbs.WC
-	closed bool // guarded by pollMu
+	closed bool // guarded by pollMu, as is armed
+	armed  bool // every queue, and no bell was quieted since
 }
 
 // waiting is a completion queue with the entries that its queue pairs may still need. Each work request may need one,
@@ -121,6 +122,8 @@ type bell struct {
 	*verbs.Bell
 	fd    int32
 	rings *os.File // a duplicate of its descriptor
+
+	missed *atomic.Bool // the goroutine has left a ring to sleepers
 }
 
 func (d *device) addBell() error {
@@ -132,7 +135,7 @@ func (d *device) addBell() error {
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
-	d.bells = append(d.bells, bell{b, int32(b.Fd()), rings})
+	d.bells = append(d.bells, bell{b, int32(b.Fd()), rings, new(atomic.Bool)})
 	return nil
 }
 

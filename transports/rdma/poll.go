@@ -16,9 +16,14 @@ import (
 //	goroutine   bell rings ── take all, arm, take again ── sleep
 //	            also beside sleepers, for a device that came after they had begun to sleep
 //	waiter      Poll: take        Arm: arm, take again, so that the bell rings for the goroutine
-//	sleeper     Watch: arm, take again ── ppoll on the bell ── Woken: quiet the bell, take
+//	sleeper     Watch: arm, take again ── ppoll on the bell ── Woken: quiet a bell that rang, take
 //
-// A queue that is armed rings once. After arming comes another look, for a completion that came before.
+// A queue that is armed rings once, and is armed again only after that: to arm is a system call or a write to the NIC.
+// After arming comes another look, for a completion that came before.
+//
+// The goroutine hears every ring once. Beside sleepers it leaves the ring to them, and notes that (bell.missed); one that
+// was woken by something else at that moment reads the note. Each side writes before it reads (Dekker's algorithm): the
+// goroutine its note before the number of sleepers, a sleeper that number before the note.
 
 // batch is the news that a rail hands over once its mutex is free.
 type batch struct {
@@ -146,7 +151,8 @@ type ruin struct {
 // arm makes the bell ring at the next completion.
 func (d *device) arm() {
 	d.pollMu.Lock()
-	if !d.closed {
+	if !d.closed && !d.armed {
+		d.armed = true
 		for _, w := range d.queues() {
 			_ = w.queue.Arm() // of a lost device: its rails are down
 		}
@@ -158,8 +164,8 @@ func (d *device) arm() {
 // answer quiets the bell and takes all completions that made it ring.
 func (d *device) answer(b *bell) {
 	d.pollMu.Lock()
-	if !d.closed {
-		b.Drain()
+	if !d.closed && b.Drain() > 0 {
+		d.armed = false
 	}
 	d.pollMu.Unlock()
 	d.take()
@@ -172,7 +178,7 @@ func (d *device) listen(b *bell) {
 		return
 	}
 	_ = raw.Read(func(uintptr) bool {
-		if d.t.watchers.Load() == 0 || d.unwatched.Load() {
+		if !d.leaves(b) {
 			d.answer(b)
 			if !d.t.polling.Load() || d.unwatched.Load() {
 				d.arm()
@@ -180,6 +186,15 @@ func (d *device) listen(b *bell) {
 		}
 		return d.t.life.Closed()
 	})
+}
+
+// leaves reports whether a ring is left to sleepers, and notes it for one that does not see it.
+func (d *device) leaves(b *bell) bool {
+	if d.unwatched.Load() || d.t.watchers.Load() == 0 {
+		return false
+	}
+	b.missed.Store(true)
+	return d.t.watchers.Load() > 0
 }
 
 // Poll implements transport.Poller.
@@ -229,7 +244,10 @@ func (t *Transport) Woken(list []transport.Watch) {
 	t.polling.Store(true)
 	for i := range list {
 		d := t.nics()[list[i].Tag>>8]
-		d.answer(&d.bells[list[i].Tag&0xff])
+		b := &d.bells[list[i].Tag&0xff]
+		if missed := b.missed.Swap(false); missed || list[i].Ready != 0 {
+			d.answer(b)
+		}
 	}
 }
 

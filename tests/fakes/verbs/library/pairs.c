@@ -282,6 +282,7 @@ int arm_queue(struct tv_cq *public, int solicited) {
 	(void)solicited;
 	pthread_mutex_lock(&big);
 	((struct queue *)public)->armed = true;
+	counts.arms++;
 	pthread_mutex_unlock(&big);
 	return 0;
 }
