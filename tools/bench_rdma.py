@@ -8,12 +8,15 @@ Without --pairs each device is its own peer, which needs one port and no cable.
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import build_gotent
 import guest
@@ -37,14 +40,33 @@ def build() -> dict[str, str]:
 
 
 def in_guest(arguments: list[str]) -> int:
-    """Runs the comparison over four rails of Soft-RoCE. The guest forgets files: -json /dev/stdout prints the table."""
+    """Runs the comparison over four rails of Soft-RoCE. Rows of -json FILE replace those of their names in the file."""
     try:
         guest.prepare(lambda text: print(text, flush=True))
     except (MissingError, kernel.KernelError, kernel.LateError) as error:
         print(error, file=sys.stderr)
         return 1
     build()
-    return guest.run([str(PROGRAM), *arguments], rails=4, limit=GUEST_S)
+    arguments, table = list(arguments), None
+    if "-json" in arguments:
+        at = arguments.index("-json") + 1
+        table, arguments[at] = Path(arguments[at]), guest.BROUGHT
+    with tempfile.TemporaryDirectory() as folder:
+        brought = Path(folder) / "table.json"
+        status = guest.run([str(PROGRAM), *arguments], rails=4, limit=GUEST_S, brought=brought)
+        if table and brought.exists():
+            join(table, json.loads(brought.read_text(encoding="utf-8")))
+    return status
+
+
+def join(table: Path, fresh: dict[str, Any]) -> None:
+    """Puts the rows of a run into a table, in which the parts of other runs stay."""
+    rows = {}
+    if table.exists():
+        rows = {row["name"]: row for row in json.loads(table.read_text(encoding="utf-8"))["rows"]}
+    rows |= {row["name"]: row for row in fresh["rows"]}
+    whole = fresh | {"command": f'make bench-rdma ARGS="-json {table}"', "rows": list(rows.values())}
+    table.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def missing(devices: list[str]) -> list[str]:

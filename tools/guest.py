@@ -178,14 +178,26 @@ def wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def run(command: Sequence[str], rails: int, limit: float, memory: str = "2G", console: bool = False) -> int:
-    """Runs a command in a guest of its own and returns its status."""
+BROUGHT = "/ctl/brought"  # a file that a command leaves for run
+
+
+def run(
+    command: Sequence[str],
+    rails: int,
+    limit: float,
+    memory: str = "2G",
+    console: bool = False,
+    brought: Path | None = None,
+) -> int:
+    """Runs a command in a guest of its own and returns its status. The guest forgets files, but for BROUGHT."""
     if lacking := [str(file) for file in (kernel.path(), INIT) if not file.exists()]:
         print(f"guest: there is no {' and no '.join(lacking)}: run `tools/guest.py --prepare` first", file=sys.stderr)
         return DIED
     with tempfile.TemporaryDirectory(prefix="tent-guest-", dir=memory_folder()) as folder:
         guest = Guest(Path(folder), command, rails)
         status = guest.run(limit, memory)
+        if brought and (left := guest.folder / Path(BROUGHT).name).exists():
+            shutil.copy(left, brought)
         if status == TIMED_OUT:
             print(f"guest: the command did not end within {limit:.0f} s", file=sys.stderr)
         if console or status in (TIMED_OUT, DIED):

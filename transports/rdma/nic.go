@@ -52,8 +52,9 @@ type device struct {
 	pollMu sync.Mutex // held by the one goroutine that takes completions; a rail's mutex is taken under it
 	store  store
 	found  [verbs.Batch]verbs.WC
-	closed bool // guarded by pollMu, as is armed
+	closed bool // guarded by pollMu, as all below
 	armed  bool // every queue, and no bell was quieted since
+	deaf   bool // its goroutine does not hear the bells
 }
 
 // waiting is a completion queue with the entries that its queue pairs may still need. Each work request may need one,
@@ -121,7 +122,8 @@ func (t *Transport) openDevice(index int, name string) (d *device, err error) {
 type bell struct {
 	*verbs.Bell
 	fd    int32
-	rings *os.File // a duplicate of its descriptor
+	epoll int      // with the bell in it, for the goroutine of the device
+	rings *os.File // the same, in Go's poller
 
 	missed *atomic.Bool // the goroutine has left a ring to sleepers
 }
@@ -131,11 +133,17 @@ func (d *device) addBell() error {
 	if err != nil {
 		return err
 	}
-	rings, err := duplicate(b.Fd(), d.name)
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
-	d.bells = append(d.bells, bell{b, int32(b.Fd()), rings, new(atomic.Bool)})
+	event := unix.EpollEvent{Events: unix.EPOLLIN}
+	err = errors.Join(unix.SetNonblock(epoll, true), unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, b.Fd(), &event))
+	rings := os.NewFile(uintptr(epoll), d.name)
+	if err != nil {
+		return errors.Join(err, rings.Close(), b.Close())
+	}
+	d.bells = append(d.bells, bell{b, int32(b.Fd()), epoll, rings, new(atomic.Bool)})
 	return nil
 }
 

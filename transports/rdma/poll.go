@@ -21,9 +21,11 @@ import (
 // A queue that is armed rings once, and is armed again only after that: to arm is a system call or a write to the NIC.
 // After arming comes another look, for a completion that came before.
 //
-// The goroutine hears every ring once. Beside sleepers it leaves the ring to them, and notes that (bell.missed); one that
-// was woken by something else at that moment reads the note. Each side writes before it reads (Dekker's algorithm): the
-// goroutine its note before the number of sleepers, a sleeper that number before the note.
+// While somebody sleeps the goroutine is deaf, for it would be woken only to leave the ring to the sleeper, by switches
+// of threads that cost more than the completion. A sleeper makes it deaf, and the last one to leave makes it hear
+// again, as a part of Arm: the kernel then reports a ring that nobody answered. It may hear beside a sleeper for a
+// moment. Then it notes the ring (bell.missed) for one that something else has woken. Each side writes before it reads
+// (Dekker's algorithm): the goroutine its note before the number of sleepers, a sleeper that number before the note.
 
 // batch is the news that a rail hands over once its mutex is free.
 type batch struct {
@@ -161,6 +163,25 @@ func (d *device) arm() {
 	d.take()
 }
 
+// hear makes the device's goroutine hear the bells, or not. It hears a bell that rang meanwhile: the kernel reports the
+// state of a descriptor that enters an epoll, and may keep silent about one that is only modified.
+func (d *device) hear(hears bool) {
+	d.pollMu.Lock()
+	defer d.pollMu.Unlock()
+	if d.closed || d.deaf == !hears {
+		return
+	}
+	d.deaf = !hears
+	event, change := unix.EpollEvent{Events: unix.EPOLLIN}, unix.EPOLL_CTL_DEL
+	if hears {
+		change = unix.EPOLL_CTL_ADD
+	}
+	for i := range d.bells {
+		b := &d.bells[i]
+		_ = unix.EpollCtl(b.epoll, change, int(b.fd), &event) // both are open
+	}
+}
+
 // answer quiets the bell and takes all completions that made it ring.
 func (d *device) answer(b *bell) {
 	d.pollMu.Lock()
@@ -211,7 +232,11 @@ func (t *Transport) Poll(budget int) (done int) {
 // Arm implements transport.Poller.
 func (t *Transport) Arm() {
 	t.polling.Store(false)
+	hears := t.watchers.Load() == 0 // else the last sleeper's Arm does it
 	for _, d := range t.nics() {
+		if hears {
+			d.hear(true)
+		}
 		d.arm()
 	}
 }
@@ -229,7 +254,11 @@ func (t *Transport) Watch(list []transport.Watch) []transport.Watch {
 		}
 		if len(list)-before+len(d.bells) > transport.WatchesMost {
 			d.unwatched.Store(true)
+			d.hear(true)
 			continue
+		}
+		if !d.unwatched.Load() { // else an earlier sleeper does not know its bells
+			d.hear(false)
 		}
 		for k := range d.bells {
 			list = append(list, transport.Watch{Fd: d.bells[k].fd, Events: unix.POLLIN, Tag: uint64(i)<<8 | uint64(k)})
