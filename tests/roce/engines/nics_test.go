@@ -48,14 +48,14 @@ func TestNICsComeGoAndChangeTheirAddressUnderTransfers(t *testing.T) {
 	netbed.Await(t, "the rail of the new NICs is up", func() bool {
 		return len(w.Events(t, "rail_up "+railName(late))) > 0
 	})
-	s.goesOn(t, stormParts)
+	s.goesOn(t, 1)
 
 	gone[goes] = []roce.End{roce.A}
 	require.NoError(t, goes.Delete(roce.A))
 	netbed.Await(t, "the rail of the NIC that went is down", func() bool {
 		return len(w.Events(t, "rail_down "+railName(goes)+" local: ")) > 0
 	})
-	s.goesOn(t, stormParts)
+	s.goesOn(t, 1)
 	s.end(t)
 	t.Logf("%d moves of %d MiB", s.moves.Load(), regionBytes/stormParts>>20)
 }
