@@ -31,6 +31,7 @@ BENCHMARKS = {
     "file": ("bench-file", 6, "--json {}"),
     "failover": ("bench-failover", 6, "-json {}"),
     "qos": ("bench-qos", 8, "-json {}"),
+    "rdma": ("bench-rdma", 12, "-json {}"),
     "scale": ("bench-scale", 6, "-json {} -plot docs/performance/scale.svg"),
     "staging": ("bench-staging", 1, "-json {} -plot docs/performance/staging.svg"),
     "clients": ("bench-clients", 40, "--json {}"),

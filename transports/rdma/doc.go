@@ -35,6 +35,12 @@
 // The acknowledgement of a WRITE may overtake its bytes on the owner's PCI bus. Behind the WRITEs of a posting comes a
 // READ of a few bytes on the same queue pair, which pushes them, and they complete with it (write_visibility).
 //
+// # Cost
+//
+// Slices of one rail are posted in chains, by one call of C each. Where each is 16 work requests or more, a request
+// costs 18 ns beside the 15 ns of a loop in C, and 58 ns where it is a slice by itself (BenchmarkWorkRequest). A waiter
+// that sleeps makes two changes of an epoll, arms the queues that have rung, and quiets those that ring (poll.go).
+//
 // # Locks
 //
 // rail.work, guest.mu ─▶ device.pollMu ─▶ rail.mu ─▶ region, batches. The sink is called without rail.mu and

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAQueueThatHasNotRungIsNotArmedAgain counts what sleepers ask of NICs on which nothing moves.
+// TestAQueueThatHasNotRungIsNotArmedAgain counts the arms of sleepers over NICs on which nothing moves.
 func TestAQueueThatHasNotRungIsNotArmedAgain(t *testing.T) {
 	r := newRig(t, nil)
 	tr := r.a.Transport.(*Transport)
@@ -23,7 +23,7 @@ func TestAQueueThatHasNotRungIsNotArmedAgain(t *testing.T) {
 }
 
 // TestARingThatNoSleeperSawIsAnswered: something else has woken the sleeper. The goroutine hears the ring when the last
-// sleeper arms. If it has heard it before and left it, the sleeper answers. What rings later is heard all the same.
+// sleeper arms. If it has heard it before and left it, the sleeper answers. A later ring is heard all the same.
 func TestARingThatNoSleeperSawIsAnswered(t *testing.T) {
 	r := newRig(t, overOne)
 	tr := r.a.Transport.(*Transport)

@@ -11,34 +11,42 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/tests/forked"
-	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/tests/roce"
 )
 
 // options of a run.
 type options struct {
 	rounds  int
+	runs    int     // of a fault
 	seconds float64 // of one side's turn
+	only    string  // words of parts
 	pairs   string  // DEVICE:DEVICE,... ; empty: the guest's rails
 	json    string
 	crdma   string
+	flow    string
 }
 
 func main() {
-	if forked.RunChild(new(netbed.Actor)) {
+	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2)) // as the Python package has it, where the reason stands (pybind)
+	if forked.RunChild(new(Load)) {
 		return
 	}
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 11, "rounds in which both sides take turns")
+	flag.IntVar(&o.runs, "runs", 100, "runs of each fault")
+	flag.StringVar(&o.only, "only", "", "parts with one of these words, as in faults,slow; an unknown word lists them")
 	flag.Float64Var(&o.seconds, "seconds", 0.5, "of a side's turn")
 	flag.StringVar(&o.pairs, "pairs", "", "devices that are cabled, NEAR:FAR,...; without, the rails of the test guest")
 	flag.StringVar(&o.json, "json", "", "file for the table, as docs/performance has it")
 	flag.StringVar(&o.crdma, "crdma", "build/guest/crdma", "the C program")
+	flag.StringVar(&o.flow, "flow", "build/guest/flow", "the C program that hears of faults")
 	flag.Parse()
 	if err := run(&o); err != nil {
 		fmt.Fprintln(os.Stderr, "rdma:", err)
@@ -54,26 +62,69 @@ func run(o *options) error {
 	if err != nil {
 		return err
 	}
+	parts, err := o.chosen(parts(o, pairs))
+	if err != nil {
+		return err
+	}
 	var rows []report.Row
-	for _, n := range []int{1, 2, 4} {
-		if n > len(pairs) {
-			continue
-		}
-		list, err := side(o, pairs[:n])
+	for _, p := range parts {
+		list, err := p.rows()
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		for _, r := range list {
+			report.Progress("%s: %s", r.Name, r.Figure)
 		}
 		rows = append(rows, list...)
 	}
-	if o.pairs == "" && len(pairs) > 1 {
-		list, err := slow(o, pairs[:2])
-		if err != nil {
-			return err
-		}
-		rows = append(rows, list...)
-	}
-	machine := fmt.Sprintf("%s, %s, %d rounds", report.Machine(), where, o.rounds)
+	machine := fmt.Sprintf("%s, %s, %d rounds, %d runs of a fault", report.Machine(), where, o.rounds, o.runs)
 	return report.Show(os.Stdout, "bench-rdma", machine, o.json, rows)
+}
+
+// part is a group of rows that can be measured alone.
+type part struct {
+	name string
+	rows func() ([]report.Row, error)
+}
+
+// parts are those that the devices can have, in the order of the table. Only the guest's rails can be made slow or be
+// broken.
+func parts(o *options, pairs []pair) (list []part) {
+	for _, n := range []int{1, 2, 4} {
+		if n <= len(pairs) {
+			rows := func() ([]report.Row, error) { return side(o, pairs[:n]) }
+			list = append(list, part{fmt.Sprint("rails ", n), rows})
+		}
+	}
+	if len(pairs) > 1 {
+		list = append(list, part{"withdrawals", func() ([]report.Row, error) { return withdrawals(o, pairs[:2]) }})
+	}
+	if o.pairs != "" || len(pairs) < 2 {
+		return list
+	}
+	list = append(list, part{"slow", func() ([]report.Row, error) { return slow(o, pairs[:2]) }},
+		part{"classes", func() ([]report.Row, error) { return classes(o, pairs[:1]) }})
+	for _, f := range breaks {
+		list = append(list, part{"faults " + f, func() ([]report.Row, error) { return faults(o, f, pairs[:2]) }})
+	}
+	return list
+}
+
+// chosen are the parts that -only names, all without it.
+func (o *options) chosen(all []part) (list []part, err error) {
+	var names []string
+	for _, p := range all {
+		names = append(names, p.name)
+		if o.only == "" || slices.ContainsFunc(strings.Split(o.only, ","), func(word string) bool {
+			return strings.Contains(p.name, word)
+		}) {
+			list = append(list, p)
+		}
+	}
+	if len(list) == 0 {
+		err = fmt.Errorf("-only %s: the parts are %q", o.only, names)
+	}
+	return list, err
 }
 
 // list names the devices, and where they are.
@@ -120,7 +171,7 @@ func side(o *options, pairs []pair) (rows []report.Row, err error) {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 			rows = append(rows, rates.row(name+", rate", "≥ 0.95 of the C program", rates.median() >= 0.95),
-				costs.row(name+", CPU of processes", "≤ 1.1 of the C program", costs.median() <= 1.1))
+				report.Judge(name+", CPU of processes", costs.figure(), "≤ 1.1 of the C program", costs.ratio() <= 1.1))
 		}
 	}
 	return rows, nil
@@ -131,7 +182,7 @@ func contestants(o *options, pairs []pair) (*tent, *program, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := startTent(pairs)
+	t, err := startTent(pairs, patient)
 	if err != nil {
 		return nil, nil, errors.Join(err, c.close())
 	}
@@ -139,7 +190,7 @@ func contestants(o *options, pairs []pair) (*tent, *program, error) {
 }
 
 // rounds lets both move the same bytes in turns. The first turn of each is not counted.
-func rounds(o *options, t, c contestant, op transport.Op, bytes uint64) (rates, costs ratios, err error) {
+func rounds(o *options, t, c contestant, op transport.Op, bytes uint64) (rates ratios, costs costs, err error) {
 	first, err := c.measure(op, bytes, 1)
 	if err == nil {
 		_, err = t.measure(op, bytes, 1)
@@ -158,7 +209,7 @@ func rounds(o *options, t, c contestant, op transport.Op, bytes uint64) (rates, 
 			return rates, costs, err
 		}
 		rates.add(ours.rate(), theirs.rate(), "%.1f MB/s", 1e-6)
-		costs.add(ours.cost(), theirs.cost(), "%.2f s/GB", 1)
+		costs.ours, costs.theirs = costs.ours.with(ours), costs.theirs.with(theirs)
 	}
 	return rates, costs, nil
 }
@@ -177,7 +228,7 @@ func slow(o *options, pairs []pair) (rows []report.Row, err error) {
 		}
 		defer func() { err = errors.Join(err, roce.Rail(i).Heal()) }()
 	}
-	t, err := startTent(pairs)
+	t, err := startTent(pairs, patient)
 	if err != nil {
 		return nil, err
 	}
