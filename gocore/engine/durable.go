@@ -264,7 +264,7 @@ func (e *Engine) Lingers(id mem.RegionID) bool {
 	defer e.unlockAndDrain()
 	for _, l := range e.lingering {
 		for _, r := range l.regions {
-			if r.ID == id || r.lease != nil && r.lease.of.ID == id {
+			if r.belongsTo(id) {
 				return true
 			}
 		}

@@ -39,7 +39,7 @@ func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress s
 // fence fences a region and its leases.
 func (e *Engine) fence(ctx context.Context, r *region, from *transport.Peer, epoch transport.Epoch) error {
 	err := e.revoke(ctx, r, from, epoch)
-	leases := each(r.parts.open(false), func(l *region) error { return e.revoke(ctx, l, from, epoch) })
+	leases := each(r.parts.open(false), func(l *region) error { return e.fence(ctx, l, from, epoch) })
 	return cmp.Or(err, leases)
 }
 
@@ -72,8 +72,16 @@ func (e *Engine) RemapRegion(ctx context.Context, id mem.RegionID, offset, lengt
 	if err := e.remap(ctx, r, e.nextEpoch(), offset, length); err != nil {
 		return err
 	}
-	return each(leases, func(l *region) error {
-		from, to := max(r.Addr+uintptr(offset), l.Addr), min(r.Addr+uintptr(offset+length), l.Addr+uintptr(l.Size))
+	return e.remapLeases(ctx, leases, r.Addr+uintptr(offset), r.Addr+uintptr(offset+length))
+}
+
+// remapLeases does for leases, and for their further ranges, the same as remap for their region.
+func (e *Engine) remapLeases(ctx context.Context, list []*region, begin, end uintptr) error {
+	return each(list, func(l *region) error {
+		if err := e.remapLeases(ctx, l.parts.open(false), begin, end); err != nil {
+			return err
+		}
+		from, to := max(begin, l.Addr), min(end, l.Addr+uintptr(l.Size))
 		if from >= to {
 			return nil
 		}

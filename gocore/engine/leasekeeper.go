@@ -15,7 +15,7 @@ import (
 // do not let go in time is tried again until it has ended: it admits nothing meanwhile.
 type leaseKeeper struct {
 	engine *Engine
-	count  atomic.Int64 // of leases that have not ended
+	count  atomic.Int64 // of the ranges of leases that have not ended
 	room   chan struct{}
 	wake   chan struct{}
 
@@ -40,13 +40,13 @@ func newLeaseKeeper(e *Engine) *leaseKeeper {
 	return k
 }
 
-// admit counts one more lease, unless there are too many.
-func (k *leaseKeeper) admit() *errs.Error {
-	if k.count.Add(1) <= leasesMax {
+// admit counts the ranges of one more lease, unless there are too many.
+func (k *leaseKeeper) admit(n int) *errs.Error {
+	if k.count.Add(int64(n)) <= leasesMax {
 		return nil
 	}
-	k.count.Add(-1)
-	return errs.New(errs.TooManyRequests, "share", "%d leases have not ended", leasesMax).
+	k.count.Add(-int64(n))
+	return errs.New(errs.TooManyRequests, "share", "the leases that have not ended may have %d ranges", leasesMax).
 		WithHint("close those that are not needed, or give them an end with expires=")
 }
 

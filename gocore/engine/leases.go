@@ -2,10 +2,7 @@ package engine
 
 import (
 	"cmp"
-	"context"
-	"encoding/base64"
-	"encoding/binary"
-	"hash/crc32"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +11,6 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/mem"
-	"github.com/tent-engine/tent/gocore/segment"
-	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // A lease gives peers a part of a region for a time (Gray and Cheriton, "Leases", 1989). It is a registration of its
@@ -30,19 +25,28 @@ import (
 // forgets the region, and no memory of Allocate is unmapped, before the lease has ended. A fence of the region covers
 // its leases, and so does a remap.
 //
+// A lease may have several ranges, the pages of a table for example. Each is a registration, so a byte between two of
+// them has no key. The first one is the lease: it has the name and the end. The others are leases of it, which end,
+// are fenced and change their pages with it. Offsets of peers count through the ranges as if they lay side by side.
+//
 // A lease is found by its name or its token, and never by an address: neither local operands nor addresses of peers
-// mean it, which would make them end with it.
+// mean it, which would make them end with it. Descriptions give none.
 
-// leasedAt is the address of each lease in descriptions. No process has memory there, so no address of a peer means it.
-const leasedAt = 1 << 63
+const (
+	leasesMax = 1 << 16 // ranges of the leases of an engine that have not ended
+	rangesMax = 1 << 10 // of one lease; those that follow one another in memory are one
+)
 
-// leasesMax bounds the leases of an engine that have not ended.
-const leasesMax = 1 << 16
+// Range is a part of a region.
+type Range struct {
+	Offset, Size uint64 // bytes
+}
 
 // Share describes a lease.
 type Share struct {
-	Offset, Size uint64 // of the part of the region
-	Name         string // "": peers find it by its token alone
+	Offset, Size uint64  // of the part of the region
+	Ranges       []Range // several parts instead, none overlapping another, in the order in which the lease has them
+	Name         string  // "": peers find it by its token alone
 
 	// Permission of peers. LocalReadWrite, which would let none in, stands for that of the region; where that lets none
 	// in either, for all that the buffer allows.
@@ -51,9 +55,11 @@ type Share struct {
 	Expires    time.Duration // from now on; 0: it has no end of its own
 }
 
-// lease is the part of a region that makes it a lease.
+// lease is the part of a region that makes it a lease, or a range of one.
 type lease struct {
-	of *region // that it is a part of
+	of    *region // that it is a part of; for a further range, the first one
+	start uint64  // bytes of the ranges before it
+	total uint64  // bytes of all ranges
 
 	// Guarded by leaseKeeper.mu.
 	until clock.Time // Never: without an end of its own
@@ -68,9 +74,9 @@ type parts struct {
 	remaps uint64 // of the region so far
 }
 
-// Share gives peers a part of an open region as a lease, and returns its ID, which CloseRegion, FenceRegion and Renew
-// take. Closing it is the end of the lease: then no peer can touch the bytes by it any more. Registering may take as
-// long as Register does.
+// Share gives peers a part of an open region as a lease, or several parts as one. The ID that it returns is taken by
+// CloseRegion, FenceRegion and Renew. Closing it is the end of the lease: then no peer can touch the bytes by it any
+// more. Registering each range may take as long as Register does.
 func (e *Engine) Share(of mem.RegionID, s Share) (mem.RegionID, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -79,37 +85,75 @@ func (e *Engine) Share(of mem.RegionID, s Share) (mem.RegionID, error) {
 	if whole == nil {
 		return 0, errs.New(errs.AddressNotRegistered, "share", "the region is closed")
 	}
-	l, err := e.part(whole, &s)
+	list, err := e.partsOf(whole, &s)
 	if err != nil {
 		return 0, err
 	}
-	if err := e.leases.admit(); err != nil {
+	if err := e.leases.admit(len(list)); err != nil {
 		return 0, err
 	}
-	if err := e.lend(whole, l); err != nil {
-		e.leases.count.Add(-1)
+	if err := e.lend(whole, list); err != nil {
+		e.leases.count.Add(-int64(len(list)))
 		return 0, err
 	}
+	l := list[0]
 	e.leases.keep(l, s.Expires)
 	to := "all"
 	if l.rule != nil {
 		to = cmp.Or(l.rule.String(), "nobody")
 	}
-	e.announce(&event.Event{Kind: event.LeaseMade, Rail: l.Name, Note: to, Bytes: l.Size, Took: s.Expires})
+	e.announce(&event.Event{Kind: event.LeaseMade, Rail: l.Name, Note: to, Bytes: l.lease.total, Took: s.Expires})
 	return l.ID, nil
 }
 
-// part makes the record of a lease.
-func (e *Engine) part(whole *region, s *Share) (*region, error) {
+// joined returns the ranges of a lease with those that follow one another made one. The error is InvalidArgument for
+// ranges outside the region, that overlap, or that are too many.
+func (s *Share) joined(size uint64) (joined []Range, err *errs.Error) {
+	list := s.Ranges
+	if list == nil {
+		list = []Range{{s.Offset, s.Size}}
+	}
+	for i, r := range list {
+		if r.Size == 0 || !mem.Contains(size, r.Offset, r.Size) {
+			return nil, errs.New(errs.InvalidArgument, "share", "range [%d]: %d bytes at offset %d are not inside a "+
+				"region of %d", i, r.Size, r.Offset, size)
+		}
+		if last := len(joined) - 1; last >= 0 && joined[last].Offset+joined[last].Size == r.Offset {
+			joined[last].Size += r.Size
+		} else {
+			joined = append(joined, r)
+		}
+	}
+	switch {
+	case len(joined) == 0:
+		return nil, errs.New(errs.InvalidArgument, "share", "there are no ranges")
+	case len(joined) > rangesMax:
+		return nil, errs.New(errs.InvalidArgument, "share", "%d ranges that do not follow one another, a lease has at "+
+			"most %d", len(joined), rangesMax).WithHint("make several leases of them")
+	}
+	sorted := slices.Clone(joined)
+	slices.SortFunc(sorted, func(a, b Range) int { return cmp.Compare(a.Offset, b.Offset) })
+	for i, r := range sorted[1:] {
+		if before := sorted[i]; before.Offset+before.Size > r.Offset {
+			return nil, errs.New(errs.InvalidArgument, "share", "the ranges at offsets %d and %d overlap",
+				before.Offset, r.Offset)
+		}
+	}
+	return joined, nil
+}
+
+// partsOf makes the records of a lease's ranges.
+func (e *Engine) partsOf(whole *region, s *Share) ([]*region, error) {
 	switch {
 	case whole.lease != nil:
 		return nil, errs.New(errs.InvalidArgument, "share", "a lease cannot be shared again").
 			WithHint("share the region that it is a part of")
-	case s.Size == 0 || !mem.Contains(whole.Size, s.Offset, s.Size):
-		return nil, errs.New(errs.InvalidArgument, "share", "%d bytes at offset %d are not inside a region of %d",
-			s.Size, s.Offset, whole.Size)
 	case s.Expires < 0:
 		return nil, errs.New(errs.InvalidArgument, "share", "the lease would end before it begins")
+	}
+	ranges, failure := s.joined(whole.Size)
+	if failure != nil {
+		return nil, failure
 	}
 	allowed := cmp.Or(s.Permission, whole.Permission, mem.GlobalReadWrite)
 	if s.Permission == 0 && whole.ReadOnly {
@@ -122,44 +166,76 @@ func (e *Engine) part(whole *region, s *Share) (*region, error) {
 	if s.Peers == nil {
 		rule = whole.rule
 	}
-	l := &region{engine: e, rule: rule, platform: whole.platform, managed: whole.managed,
-		lease: &lease{of: whole, until: clock.Never, place: -1}, Region: whole.Region}
-	l.Name, l.Addr, l.Size = s.Name, whole.Addr+uintptr(s.Offset), s.Size
-	l.FdOffset += s.Offset
-	l.Permission, l.Peers = allowed, rule.peers()
-	l.node.Store(whole.node.Load())
-	if err := check(&l.Region); err != nil {
+	list := leasesOf(whole, s.Name, ranges, allowed, rule)
+	if err := check(&list[0].Region); err != nil {
 		return nil, err
 	}
-	return l, nil
+	return list, nil
 }
 
-// lend registers a lease and makes it visible. After an error nothing is left.
-func (e *Engine) lend(whole, l *region) error {
-	if err := e.regions.nameFree(l.Name); err != nil { // before the transports pin anything
+// leasesOf makes the records of the ranges of a region.
+func leasesOf(whole *region, name string, ranges []Range, allowed mem.Permission, rule *rule) []*region {
+	list, total := make([]*region, len(ranges)), uint64(0)
+	for i, r := range ranges {
+		l := &region{engine: whole.engine, rule: rule, platform: whole.platform, managed: whole.managed,
+			lease: &lease{of: whole, start: total, until: clock.Never, place: -1}, Region: whole.Region}
+		l.Name, l.Addr, l.Size = "", whole.Addr+uintptr(r.Offset), r.Size
+		l.FdOffset += r.Offset
+		l.Permission, l.Peers = allowed, rule.peers()
+		l.node.Store(whole.node.Load())
+		l.uses.Store(1)
+		if list[i] = l; i > 0 { // it holds a use of the first one, as that does of its region
+			l.lease.of = list[0]
+			list[0].uses.Add(1)
+			list[0].parts.keep(l)
+		}
+		total += r.Size
+	}
+	list[0].Name, list[0].lease.total = name, total
+	return list
+}
+
+// lend registers the ranges of a lease and makes them visible. After an error nothing is left.
+func (e *Engine) lend(whole *region, list []*region) error {
+	if err := e.regions.nameFree(list[0].Name); err != nil { // before the transports pin anything
 		return err
 	}
 	remaps := whole.parts.remapped()
 	if err := whole.use(); err != nil {
 		return err
 	}
-	l.ID = e.regions.reserve()
-	l.uses.Store(1)
-	if err := e.install(l); err != nil {
+	if err := e.installAll(list); err != nil {
 		whole.unuse()
 		return err
 	}
-	if err := e.publishLease(whole, l, remaps); err != nil {
-		e.deregister(l)
+	if err := e.publishLease(whole, list, remaps); err != nil {
+		e.deregisterAll(list)
 		whole.unuse()
 		return err
 	}
 	return nil
 }
 
+func (e *Engine) installAll(list []*region) *errs.Error {
+	for i, l := range list {
+		l.ID = e.regions.reserve()
+		if err := e.install(l); err != nil {
+			e.deregisterAll(list[:i])
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) deregisterAll(list []*region) {
+	for _, l := range list {
+		e.deregister(l)
+	}
+}
+
 // publishLease makes a registered lease visible, unless its region has ended or changed meanwhile. A region that is
 // closed finds every lease in its list, or keeps it from being seen at all.
-func (e *Engine) publishLease(whole, l *region, remaps uint64) *errs.Error {
+func (e *Engine) publishLease(whole *region, list []*region, remaps uint64) *errs.Error {
 	p := &whole.parts
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,14 +246,25 @@ func (e *Engine) publishLease(whole, l *region, remaps uint64) *errs.Error {
 		return errs.New(errs.InvalidEntry, "share", "other pages came behind the region %s meanwhile", whole.label()).
 			WithHint("share it again")
 	}
-	if err := e.regions.add(l); err != nil {
+	if err := e.regions.add(list...); err != nil {
 		return err
 	}
+	p.keepLocked(list[0])
+	return nil
+}
+
+// keep adds a lease to the list.
+func (p *parts) keep(l *region) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keepLocked(l)
+}
+
+func (p *parts) keepLocked(l *region) {
 	if p.list == nil {
 		p.list = make(map[*region]struct{})
 	}
 	p.list[l] = struct{}{}
-	return nil
 }
 
 func (p *parts) remapped() uint64 {
@@ -238,113 +325,33 @@ func (e *Engine) Renew(id mem.RegionID, expires time.Duration) error {
 			WithHint("close() ends it now")
 	case l != nil && l.lease == nil:
 		return errs.New(errs.InvalidArgument, "renew", "the region %s is no lease", l.label())
-	case l == nil || !e.leases.renew(l, expires):
+	case l == nil || !l.isFirst() || !e.leases.renew(l, expires):
 		return errs.New(errs.InvalidEntry, "renew", "the lease has ended").WithHint("share the range again")
 	}
 	return nil
 }
 
-// leaseEnded notes that no peer can touch the bytes of a lease any more by it.
+// leaseEnded notes that no peer can touch the bytes of a lease, or of a range of one, any more by it.
 func (e *Engine) leaseEnded(l *region, why string) {
 	p := &l.lease.of.parts
 	p.mu.Lock()
 	delete(p.list, l)
 	p.mu.Unlock()
 	e.leases.count.Add(-1)
-	e.announce(&event.Event{Kind: event.LeaseEnded, Rail: l.Name, Note: why, Bytes: l.Size})
+	if l.isFirst() {
+		e.announce(&event.Event{Kind: event.LeaseEnded, Rail: l.Name, Note: why, Bytes: l.lease.total})
+	}
 }
 
-// A token is text for a stack's own handshake: a name of the lease that holds within the whole cluster. It gives no
-// rights. Its bytes are
-//
-//	id of the engine (16) + id of the lease (8) + size (8) + CRC-32C of those (4)
-const (
-	tokenPrefix = "lease1-"
-	tokenBytes  = 36
-)
+// isFirst reports whether a range of a lease is its first one, which is the lease.
+func (r *region) isFirst() bool { return r.lease.of.lease == nil }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// Token returns the token of a lease: at most 64 characters that pass through JSON, URLs and headers as they are.
-func (e *Engine) Token(id mem.RegionID) (string, error) {
-	l := e.regions.get(id)
-	if l == nil || l.lease == nil {
-		return "", errs.New(errs.InvalidEntry, "token", "no lease is open under this number")
-	}
-	b := make([]byte, 0, tokenBytes)
-	self := e.credentials.ID()
-	b = binary.LittleEndian.AppendUint64(append(b, self[:]...), uint64(id))
-	b = binary.LittleEndian.AppendUint64(b, l.Size)
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b), nil
-}
-
-// readToken reads a token. Any text may be given.
-func readToken(text string) (owner transport.ID, id mem.RegionID, size uint64, err *errs.Error) {
-	malformed := errs.New(errs.InvalidArgument, "lease", "this is no token of a lease, or it was damaged").
-		WithHint("Region.share() makes leases, and their tokens travel as they are")
-	if len(text) != len(tokenPrefix)+base64.RawURLEncoding.EncodedLen(tokenBytes) ||
-		text[:len(tokenPrefix)] != tokenPrefix {
-		return owner, 0, 0, malformed
-	}
-	b, failure := base64.RawURLEncoding.Strict().DecodeString(text[len(tokenPrefix):])
-	if failure != nil || crc32.Checksum(b[:32], castagnoli) != binary.LittleEndian.Uint32(b[32:]) {
-		return owner, 0, 0, malformed
-	}
-	id, size = mem.RegionID(binary.LittleEndian.Uint64(b[16:])), binary.LittleEndian.Uint64(b[24:])
-	return transport.ID(b[:16]), id, size, nil
-}
-
-// FindLease returns the lease of a peer that a token names. It asks the peer where the lease is not known yet. The
-// error is AddressNotRegistered for one that has ended, or that is for other peers: the owner does not tell which.
-func (e *Engine) FindLease(ctx context.Context, id SegmentID, token string) (segment.Region, error) {
-	owner, lease, size, failure := readToken(token)
-	if failure != nil {
-		return segment.Region{}, failure
-	}
-	h, failure := e.segments.get(id)
-	switch {
-	case failure != nil:
-		return segment.Region{}, failure
-	case h.base != 0 || h.peer.file != nil:
-		return segment.Region{}, errs.New(errs.InvalidArgument, "lease", "the segment is a single region or a file").
-			WithHint("open the peer as a whole")
-	case owner != h.peer.identity.ID:
-		return segment.Region{}, errs.New(errs.InvalidEntry, "lease", "the token is of another engine than %s",
-			h.peer.identity.Address).WithHint("an engine that starts again is another one, and its leases have ended")
-	}
-	if err := h.peer.join(ctx); err != nil {
-		return segment.Region{}, err
-	}
-	for asked := false; ; asked = true {
-		if r := h.peer.regions.Load().byID[lease]; r != nil && r.Size == size {
-			return *r.Region, nil
-		}
-		if asked {
-			return segment.Region{}, errs.New(errs.AddressNotRegistered, "lease",
-				"%s offers no such lease: it has ended, or it is for other peers", h.peer.identity.Address)
-		}
-		if err := h.peer.refresh(ctx); err != nil {
-			return segment.Region{}, err
+// belongsTo reports whether a region has this number, or is a lease of it, or a range of one.
+func (r *region) belongsTo(id mem.RegionID) bool {
+	for ; r.lease != nil; r = r.lease.of {
+		if r.ID == id {
+			return true
 		}
 	}
-}
-
-// OpenLease opens the lease that a token names as a segment of its own. Offsets on it count from 0.
-// The errors are those of FindLease. Whichever of the two segments is closed, the other one stays.
-func (e *Engine) OpenLease(ctx context.Context, id SegmentID, token string) (SegmentID, segment.Region, error) {
-	lease, err := e.FindLease(ctx, id, token)
-	if err != nil {
-		return 0, lease, err
-	}
-	h, failure := e.segments.get(id)
-	if failure != nil {
-		return 0, lease, failure
-	}
-	p := e.peer(h.peer.identity)
-	if err := p.join(ctx); err != nil {
-		e.leavePeer(p)
-		return 0, lease, err
-	}
-	return e.opened(&handle{peer: p, base: lease.ID, name: lease.Name}), lease, nil
+	return r.ID == id
 }

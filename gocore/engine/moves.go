@@ -110,8 +110,8 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 	}
 	if id == 0 { // by address
 		remote := c.remote
-		if remote == nil || c.peer != p || at.Offset < remote.Addr || !mem.Contains(remote.Size, at.Offset-remote.Addr,
-			length) {
+		if remote == nil || c.peer != p || remote.Lease != 0 || at.Offset < remote.Addr ||
+			!mem.Contains(remote.Size, at.Offset-remote.Addr, length) {
 			if remote, err = p.at(at.Offset, length); err != nil {
 				return nil, nil, 0, err
 			}
@@ -125,9 +125,8 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 		}
 	}
 	if !mem.Contains(remote.Size, at.Offset, length) {
-		return nil, nil, 0, errs.New(errs.InvalidArgument, "submit",
-			"%d bytes at offset %d leave the remote region %q of %d bytes",
-			length, at.Offset, remote.Name, remote.Size).WithPeer(p.identity.Address, "", "")
+		remote, offset, err := p.further(remote, at.Offset, length)
+		return p, remote, offset, err
 	}
 	return p, remote, at.Offset, nil
 }

@@ -150,8 +150,12 @@ func (c *Call) pagesOf(r *Pages, local, remote *grid, region int, list *places) 
 	if own == nil {
 		return c.engine.notRegistered(from.Addr, from.Size)
 	}
-	p, there, base, err := c.resolve(c.terms.Due(), Remote{remote.segment, to.Region, to.Offset}, to.Size)
+	at := Remote{remote.segment, to.Region, to.Offset}
+	p, there, base, err := c.resolve(c.terms.Due(), at, to.Size)
 	if err != nil {
+		if c.isScattered(at, to.Size) {
+			return c.pagesOfLease(own, from, at, list)
+		}
 		return err
 	}
 	length := uint64(len(list.LocalAt)) * list.Bytes

@@ -301,11 +301,10 @@ func (p *peer) region(id mem.RegionID) (*remoteRegion, *errs.Error) {
 		p.identity.Address)
 }
 
-// at looks a remote region up by address, asking the peer once if none is known there. Leases have no address: the one
-// that descriptions give to all of them would mean any.
+// at looks a remote region up by address, asking the peer once if none is known there. Leases have no address.
 func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
 	for try := range 2 {
-		if t := p.regions.Load(); t != nil && addr < leasedAt {
+		if t := p.regions.Load(); t != nil {
 			if r := t.find(addr, length); r != nil {
 				return r, nil
 			}

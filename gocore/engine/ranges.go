@@ -52,6 +52,9 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 	}
 	p, there, base, err := c.resolve(c.terms.Due(), r.Remote, r.RemoteSize)
 	if err != nil {
+		if c.isScattered(r.Remote, r.RemoteSize) {
+			return c.anywhere(r)
+		}
 		return err
 	}
 	for i := range r.N {

@@ -76,23 +76,26 @@ func (t *regionTable) get(id mem.RegionID) *region {
 	return t.byID[id]
 }
 
-// add makes a region visible. A name in use is an error.
-func (t *regionTable) add(r *region) *errs.Error {
+// add makes a region visible, or all ranges of a lease. The first comes last, so readers without the lock see it with
+// all others or not at all. A name of it that is in use is an error.
+func (t *regionTable) add(list ...*region) *errs.Error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.nameFreeLocked(r.Name); err != nil {
+	if err := t.nameFreeLocked(list[0].Name); err != nil {
 		return err
 	}
 	if t.byID == nil {
 		t.byID, t.named = map[mem.RegionID]*region{}, map[string]*region{}
 		t.going = map[mem.RegionID]*region{}
 	}
-	t.byID[r.ID] = r
-	if r.Name != "" {
-		t.named[r.Name] = r
+	for _, r := range slices.Backward(list) {
+		t.byID[r.ID] = r
+		if r.Name != "" {
+			t.named[r.Name] = r
+		}
+		r.life.advance(eventPublished)
+		t.publishLocked(rootOf(t.treeOf(r)).with(r), r)
 	}
-	r.life.advance(eventPublished)
-	t.publishLocked(rootOf(t.treeOf(r)).with(r), r)
 	return nil
 }
 

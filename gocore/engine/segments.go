@@ -287,9 +287,9 @@ func (e *Engine) CloseSegment(id SegmentID) error {
 // SegmentInfo describes an open segment; refresh asks the peer first.
 type SegmentInfo struct {
 	Peer    transport.Peer
-	Base    string // the region it was opened on
-	Regions []segment.Region
-	File    bool // a file of this machine: Base is its path
+	Base    string           // the region it was opened on
+	Regions []segment.Region // and leases, each of them as one
+	File    bool             // a file of this machine: Base is its path
 }
 
 // Segment describes an open segment.
@@ -306,7 +306,7 @@ func (e *Engine) Segment(ctx context.Context, id SegmentID, refresh bool) (Segme
 			return SegmentInfo{}, err
 		}
 	}
-	return SegmentInfo{h.peer.identity, h.name, h.peer.regions.Load().description.Regions, h.peer.file != nil}, nil
+	return SegmentInfo{h.peer.identity, h.name, h.peer.regions.Load().description.Offers(), h.peer.file != nil}, nil
 }
 
 // silentAsk bounds the question to a peer that is silent. One that has just come back answers in milliseconds.
@@ -381,8 +381,12 @@ func (e *Engine) seal(d *segment.Description) {
 func (e *Engine) describe(r *region) segment.Region {
 	s := segment.Region{ID: r.ID, Name: r.Name, Addr: uint64(r.Addr), Size: r.Size, Location: r.Location, Kind: r.Kind,
 		Permission: r.Permission, ReadOnly: r.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
-	if r.lease != nil {
-		s.Addr = leasedAt
+	switch {
+	case r.lease == nil:
+	case r.isFirst():
+		s.Addr, s.Lease = 0, r.ID
+	default:
+		s.Addr, s.Lease, s.Start = 0, r.lease.of.ID, r.lease.start
 	}
 	for i, p := range e.ports {
 		if d := r.descriptor(i); len(d) > 0 {
@@ -407,10 +411,15 @@ func (e *Engine) Export(names []string) ([]byte, error) {
 	}
 	regions := d.Regions
 	d.Regions = nil
+	lease := mem.RegionID(0) // that was taken last: its further ranges, which have no name, come behind it
 	for i := range regions {
-		if n := regions[i].Name; n != "" && (names == nil || wanted[n]) {
-			d.Regions = append(d.Regions, regions[i])
+		r := &regions[i]
+		if r.Name != "" && (names == nil || wanted[r.Name]) {
+			lease = r.Lease
+		} else if r.Lease == 0 || r.Lease != lease {
+			continue
 		}
+		d.Regions = append(d.Regions, *r)
 	}
 	if err := d.Seal(); err != nil {
 		return nil, err

@@ -126,30 +126,26 @@ func (r *reader) description(descriptors bool) *Description {
 		if r.problem != "" {
 			break
 		}
-		addr, name = region.Addr, region.Name
+		addr, name = max(addr, region.Addr), region.Name
 		d.Regions = append(d.Regions, region)
 	}
 	return d
 }
 
 func (r *reader) region(addrBefore uint64, nameBefore string, locations []string) Region {
-	out := Region{ID: mem.RegionID(r.number()), Addr: addrBefore + r.number(), Size: r.number()}
-	if out.Addr < addrBefore {
-		r.fail("addresses overflow")
-	}
+	id, at, size := r.number(), r.number(), r.number()
 	var bits byte
 	if raw := r.bytes(1); raw != nil {
 		bits = raw[0]
 	}
-	out.Kind, out.Permission, out.ReadOnly = mem.Kind(bits&15), mem.Permission(bits>>4&3), bits&(1<<6) != 0
-	if bits>>7 != 0 {
-		r.fail("a region has unknown flags")
-	}
+	out := Region{ID: mem.RegionID(id), Size: size, Kind: mem.Kind(bits & 15),
+		Permission: mem.Permission(bits >> 4 & 3), ReadOnly: bits&readOnlyBit != 0}
 	if place := r.number(); place < uint64(len(locations)) {
 		out.Location = mem.Location(locations[place])
 	} else {
 		r.fail("a location is not in the table")
 	}
+	r.place(&out, bits&leaseBit != 0, addrBefore, at)
 	shared := r.number()
 	if shared > uint64(len(nameBefore)) {
 		r.fail("a name shares more than there is")
@@ -160,6 +156,20 @@ func (r *reader) region(addrBefore uint64, nameBefore string, locations []string
 		r.fail("a region's name is too long or not UTF-8")
 	}
 	return out
+}
+
+// place reads where a region is: at an address, or in a lease.
+func (r *reader) place(out *Region, leased bool, addrBefore, at uint64) {
+	switch {
+	case leased:
+		if out.Lease, out.Start = mem.RegionID(r.number()), at; out.Lease == 0 {
+			r.fail("a range is of no lease")
+		}
+	case addrBefore+at < addrBefore:
+		r.fail("addresses overflow")
+	default:
+		out.Addr = addrBefore + at
+	}
 }
 
 func (r *reader) descriptors(transports []string) map[string]transport.Descriptor {

@@ -14,8 +14,9 @@ import (
 //	u n, n times s            locations, named below by their place in this table
 //	u n, n times s            transports, likewise; 0 without descriptors
 //	u n, n times a region:
-//	    u id, u address minus the address of the region before, u size
-//	    kind (4 bits) + permission (2 bits) + read-only (1 bit), u location
+//	    u id, u address minus the address of the region before (of a range of a lease: its start), u size
+//	    kind (4 bits) + permission (2 bits) + read-only (1 bit) + range of a lease (1 bit), u location
+//	    of a range of a lease: u lease
 //	    u bytes shared with the name before, s the rest of the name
 //	    with descriptors: u n, n times u transport, u length, bytes
 //	CRC-32C of all that (4 bytes, little-endian)
@@ -28,6 +29,8 @@ const (
 	withDescriptors = 1
 	headSize        = len(magic) + 2
 	sumSize         = 4
+	readOnlyBit     = 1 << 6
+	leaseBit        = 1 << 7
 	regionSizeMin   = 7 // bytes of the shortest region; bounds the memory that a decoder allocates for a count
 )
 
@@ -56,7 +59,7 @@ func Encode(d *Description, descriptors bool) []byte {
 	for i := range d.Regions {
 		r := &d.Regions[i]
 		out = appendRegion(out, r, addr, name, locations.place[string(r.Location)])
-		addr, name = r.Addr, r.Name
+		addr, name = max(addr, r.Addr), r.Name
 		if descriptors {
 			out = appendDescriptors(out, r, transports)
 		}
@@ -73,14 +76,20 @@ func flags(descriptors bool) byte {
 
 func appendRegion(out []byte, r *Region, addrBefore uint64, nameBefore string, location int) []byte {
 	out = binary.AppendUvarint(out, uint64(r.ID))
-	out = binary.AppendUvarint(out, r.Addr-addrBefore)
-	out = binary.AppendUvarint(out, r.Size)
-	bits := byte(r.Kind) | byte(r.Permission)<<4
+	bits, at := byte(r.Kind)|byte(r.Permission)<<4, r.Addr-addrBefore
 	if r.ReadOnly {
-		bits |= 1 << 6
+		bits |= readOnlyBit
 	}
+	if r.Lease != 0 {
+		bits, at = bits|leaseBit, r.Start
+	}
+	out = binary.AppendUvarint(out, at)
+	out = binary.AppendUvarint(out, r.Size)
 	out = append(out, bits)
 	out = binary.AppendUvarint(out, uint64(location))
+	if r.Lease != 0 {
+		out = binary.AppendUvarint(out, uint64(r.Lease))
+	}
 	shared := sharedPrefix(r.Name, nameBefore)
 	out = binary.AppendUvarint(out, uint64(shared))
 	return appendText(out, r.Name[shared:])

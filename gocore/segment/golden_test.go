@@ -15,9 +15,10 @@ var rewrite = flag.Bool("rewrite", false, "write the recorded descriptions anew:
 
 // Descriptions and blobs of released versions stay readable: a blob may lie in a file for a long time.
 func TestRecordedDescriptionsAreStillUnderstood(t *testing.T) {
-	d := example(t, 3)
-	for name, sent := range map[string][]byte{"description": Encode(d, true), "blob": Encode(d, false)} {
+	plain, leases := example(t, 3), leased(t)
+	for name, d := range map[string]*Description{"description": plain, "blob": plain, "leases": leases} {
 		t.Run(name, func(t *testing.T) {
+			sent := Encode(d, name != "blob")
 			path := filepath.Join("testdata", "format2", name+".hex")
 			if *rewrite {
 				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -35,6 +36,8 @@ func TestRecordedDescriptionsAreStillUnderstood(t *testing.T) {
 			for i := range d.Regions {
 				require.Equal(t, d.Regions[i].Name, got.Regions[i].Name)
 				require.Equal(t, d.Regions[i].Addr, got.Regions[i].Addr)
+				require.Equal(t, d.Regions[i].Lease, got.Regions[i].Lease)
+				require.Equal(t, d.Regions[i].Start, got.Regions[i].Start)
 			}
 		})
 	}

@@ -90,6 +90,13 @@ func (l *leasing) reach(op transport.Op, lease mem.RegionID, offset, n uint64) e
 	return nil
 }
 
+// tokenOf shares the begin of the region under a name.
+func (l *leasing) tokenOf(name string) string {
+	l.Helper()
+	_, token := l.share(engine.Share{Size: 64, Name: name})
+	return token
+}
+
 // awaitEnd waits for the event of a lease's end.
 func (l *leasing) awaitEnd(from engine.FollowerID, name string) event.Event {
 	l.Helper()
@@ -328,8 +335,17 @@ func TestAddressesDoNotMeanLeases(t *testing.T) {
 			l.share(engine.Share{Offset: 64, Size: 64, Name: "other"})
 			for _, op := range []transport.Op{transport.Read, transport.Write} {
 				code := errs.CodeOf(l.reach(op, 0, 1<<63, 64))
-				require.Equal(t, errs.AddressNotRegistered, code, "the address of all leases in descriptions")
+				require.Equal(t, errs.AddressNotRegistered, code, "the address that all leases once had")
 			}
+			call, err := l.peer.Begin(request.Terms{Op: transport.Read})
+			require.NoError(t, err)
+			lease, err := l.peer.FindLease(t.Context(), l.at, l.tokenOf("third"))
+			require.NoError(t, err)
+			require.Zero(t, lease.Addr)
+			require.NoError(t, call.AddRange(address(l.own), engine.Remote{Segment: l.at, Region: lease.ID}, 8))
+			err = call.AddRange(address(l.own), engine.Remote{Segment: l.at, Offset: 8}, 8)
+			require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(err), "an address behind a neighbour on a lease")
+			call.Discard()
 			blob, err := l.owner.Export(nil)
 			require.NoError(t, err)
 			d, err := described.Decode(blob)
