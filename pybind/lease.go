@@ -1,22 +1,34 @@
 package pybind
 
 import (
+	"encoding/json"
+
 	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/segment"
 )
 
-// ShareRegion gives peers a part of a region as a lease, and returns its id, which CloseRegion and FenceRegion take.
-// Permission 0 is that of the region, or all that its buffer allows. It ends after expiresMs milliseconds; 0 is no end.
+// ShareRegion gives peers parts of a region as a lease, and returns its id, which CloseRegion and FenceRegion take.
+// ranges is a JSON list of [offset, size]. Permission 0 is that of the region, or all that its buffer allows. It ends
+// after expiresMs milliseconds; 0 is no end.
 func ShareRegion(
-	id int64, region, offset, size uint64, name string, permission int64, peers string, expiresMs int64,
+	id int64, region uint64, ranges, name string, permission int64, peers string, expiresMs int64,
 ) (uint64, error) {
 	return on(id, func(e *engine.Engine) (uint64, error) {
 		to, err := listOf("peers", peers)
 		if err != nil {
 			return 0, err
 		}
-		lease, err := e.Share(mem.RegionID(region), engine.Share{Offset: offset, Size: size, Name: name,
+		var pairs [][2]uint64
+		if err := json.Unmarshal([]byte(ranges), &pairs); err != nil {
+			return 0, errs.Wrap(errs.InvalidArgument, "ranges", err)
+		}
+		list := make([]engine.Range, len(pairs))
+		for i, pair := range pairs {
+			list[i] = engine.Range{Offset: pair[0], Size: pair[1]}
+		}
+		lease, err := e.Share(mem.RegionID(region), engine.Share{Ranges: list, Name: name,
 			Permission: mem.Permission(permission), Peers: to, Expires: ms(expiresMs)})
 		return uint64(lease), err
 	})
@@ -64,5 +76,6 @@ func OpenLease(id int64, of int64, token string, timeoutMs int64) (string, error
 // fieldsOf is a region of a peer as Python takes it.
 func fieldsOf(r *segment.Region) map[string]any {
 	return map[string]any{"id": uint64(r.ID), "name": r.Name, "address": r.Addr, "size": r.Size,
-		"location": r.Location, "permission": int(r.Permission), "read_only": r.ReadOnly}
+		"location": r.Location, "permission": int(r.Permission), "read_only": r.ReadOnly,
+		"lease": r.Lease != 0}
 }

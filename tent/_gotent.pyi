@@ -277,17 +277,16 @@ class Library(Protocol):
         self,
         engine: int,
         region: int,
-        offset: int,
-        size: int,
+        ranges: str,
         name: str,
         permission: int,
         peers: str,
         expires_ms: int,
         /,
     ) -> int:
-        """ShareRegion gives peers a part of a region as a lease, and returns its id, which CloseRegion and FenceRegion
-        take. Permission 0 is that of the region, or all that its buffer allows. It ends after expiresMs milliseconds; 0
-        is no end."""
+        """ShareRegion gives peers parts of a region as a lease, and returns its id, which CloseRegion and FenceRegion
+        take. ranges is a JSON list of [offset, size]. Permission 0 is that of the region, or all that its buffer
+        allows. It ends after expiresMs milliseconds; 0 is no end."""
 
     def pybind_Start(self, engine: int, builder: int, requests: int, n: int, note: int, /) -> int:
         """Start starts a transfer of n packed requests and returns its batch, or adds them to a builder and returns 0.
@@ -440,8 +439,7 @@ def pybind_ServeMetrics(engine: int, address: str, /) -> str: ...
 def pybind_ShareRegion(
     engine: int,
     region: int,
-    offset: int,
-    size: int,
+    ranges: str,
     name: str,
     permission: int,
     peers: str,

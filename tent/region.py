@@ -8,16 +8,21 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, _text
 from .enums import Permission
 from .errors import InvalidArgumentError, InvalidEntryError, TentError
+from .quantities import bytes_of
 
 if TYPE_CHECKING:
     from .handle import Handle
     from .segment import Segment
+
+
+_SHARE = "region.share(region[0:4096], name), or a list of slices"
 
 
 class Memory:
@@ -223,6 +228,8 @@ class Region:
     def __array_interface__(self) -> dict[str, Any]:
         if not (self.location == "*" or self.location.startswith("cpu")):
             raise AttributeError(f"memory in {self.location} is not host memory")
+        if not self.address:
+            raise AttributeError("a lease of several ranges is no array")
         data = (self.address, self._memory.read_only)
         return {"shape": (self.size,), "typestr": "|u1", "data": data, "version": 3}
 
@@ -309,9 +316,24 @@ class Region:
 
         await aio.in_thread(self.close)
 
+    def pages(self, indexes: Iterable[int], page_bytes: int | str) -> list[RegionSlice]:
+        """The slices of some pages of `page_bytes` bytes each, for share().
+
+        Example:
+            with engine.allocate(1 << 16) as kv:
+                assert [page.offset for page in kv.pages([3, 1], 4096)] == [12288, 4096]
+        """
+        size = bytes_of(page_bytes, "page_bytes", least=1)
+        n = self.size // size
+        found = [operator.index(page) for page in indexes]
+        for at, page in enumerate(found):
+            if not 0 <= page < n:
+                raise InvalidArgumentError(f"index [{at}] is {page}: {self!r} has {n} pages of {size} bytes")
+        return [RegionSlice(self, page * size, size) for page in found]
+
     def share(
         self,
-        part: slice | RegionSlice,
+        part: slice | RegionSlice | Iterable[slice | RegionSlice],
         name: str = "",
         *,
         peers: str | Iterable[str] | None = None,
@@ -326,36 +348,54 @@ class Region:
                     handshake = {"lease": lease.token}  # the other side: peer.lease(handshake["lease"])
                     lease.renew("60s")
                     assert not lease.closed
+                with pages.share(pages.pages([9, 2], 4096)) as lease:  # one lease, and no byte between its pages
+                    assert lease.size == 2 * 4096
 
-        `part` counts bytes, as slices of a region do. Peers find the lease by its name or by its token. `peers` are the
-        patterns of register(), `permission` a tent.Permission; without them, those of this region, and where it lets
-        nobody in, all that its buffer allows. It ends with close(), when `expires` seconds have passed, and with this
-        region. The memory is yours again when close() has returned: then nobody can touch it by the lease.
+        `part` counts bytes, as slices of a region do. A list of them is one lease in which they lie side by side, in
+        that order; at most 1,024 that do not follow one another in memory, and none overlaps another. Peers find the
+        lease by its name or by its token. `peers` are the patterns of register(), `permission` a tent.Permission;
+        without them, those of this region, and where it lets nobody in, all that its buffer allows. It ends with
+        close(), when `expires` seconds have passed, and with this region. The memory is yours again when close() has
+        returned: then nobody can touch it by the lease.
 
         Raises InvalidArgumentError for a part outside the region, and for a lease of a lease.
         """
         self._check_open()
-        if isinstance(part, slice):
-            part = self[part]
-        elif not isinstance(part, RegionSlice) or part.region is not self:
-            raise InvalidArgumentError(f"{part!r} is no part of {self!r}", hint="region.share(region[0:4096], name)")
+        parts = self._parts(part)
         if permission is not None and permission not in (Permission.GlobalReadOnly, Permission.GlobalReadWrite):
             raise InvalidArgumentError(f"permission is {permission!r}: a lease is GlobalReadOnly or GlobalReadWrite")
         id = self._engine._call_long(
             self._engine._library.pybind_ShareRegion,
             self._id,
-            part.offset,
-            part.size,
+            json.dumps([(each.offset, each.size) for each in parts]),
             name,
             int(permission or 0),
             identities("peers", peers),
             _expires(expires),
         )
-        memory = Memory(part.address, part.size, self._memory.read_only, self._memory)
+        address, size = parts[0].address, sum(each.size for each in parts)
+        if any(a.address + a.size != b.address for a, b in pairwise(parts)):
+            address = 0
+        memory = Memory(address, size, self._memory.read_only, self._memory)
         self._engine._memories[id] = memory
         return Lease(self._engine, id, memory, name, self.location)
 
+    def _parts(self, part: slice | RegionSlice | Iterable[slice | RegionSlice]) -> list[RegionSlice]:
+        """The parts of a lease as slices of this region."""
+        listed = [part] if isinstance(part, (slice, RegionSlice)) else list(part) if isinstance(part, Iterable) else []
+        parts = []
+        for given in listed:
+            each = self[given] if isinstance(given, slice) else given
+            if not isinstance(each, RegionSlice) or each.region is not self:
+                raise InvalidArgumentError(f"{each!r} is no part of {self!r}", hint=_SHARE)
+            parts.append(each)
+        if not parts:
+            raise InvalidArgumentError(f"{part!r} is no part of {self!r}", hint=_SHARE)
+        return parts
+
     def _check_host(self) -> None:
+        if not self.address:
+            raise InvalidArgumentError(f"{self!r} has several ranges and no view", hint="slice the view of its region")
         if not (self.location == "*" or self.location.startswith("cpu")):
             raise InvalidArgumentError(f"memory in {self.location} has no view on the host")
 
@@ -382,7 +422,8 @@ class Region:
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         state = " closed" if self._closed or self._engine.closed else self._missing()
-        return f"<Region{name} {_text.size(self.size)} at {self.address:#x} {self.location}{state}>"
+        place = f"at {self.address:#x}" if self.address else "in several ranges"
+        return f"<Region{name} {_text.size(self.size)} {place} {self.location}{state}>"
 
     def _missing(self) -> str:
         """The transports on which the region is not, for its repr; nothing where that cannot be asked."""
@@ -419,6 +460,7 @@ def _expires(expires: float | str | None) -> int:
 
 class Lease(Region):
     """A part of a region that peers have for a time, from Region.share(). It is fenced and closed as a region is.
+    One of several ranges has the address 0 and no view here: its bytes are those of its region.
 
     Example:
         with engine.allocate("64KiB") as pages, pages.share(pages[0:4096], "part", expires=60) as lease:

@@ -205,6 +205,9 @@ class Segment:
         The peer is asked where the lease is not known here yet; one that was known and has ended fails its moves.
         Raises AddressNotRegisteredError for a lease that has ended or is for other peers, InvalidArgumentError for text
         that is no token, and InvalidEntryError for a token of another engine.
+
+        A lease of several ranges is one region here, in which they lie side by side in their order. It has no address.
+        A move lies inside one of them; pages(lease, page_bytes) moves those of all.
         """
         self._check_open()
         fields = self._engine._call_json(

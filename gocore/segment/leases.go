@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/tent-engine/tent/gocore/mem"
@@ -39,10 +40,15 @@ func (d *Description) Lease(lease mem.RegionID) (Region, bool) {
 	return whole, true
 }
 
-// Offers returns the regions, and the leases as one region each. The caller must not change them.
+// Offers returns the regions, and the leases as one region each. The caller must not change them. The description of a
+// file is not sealed, and has no leases.
 func (d *Description) Offers() []Region {
-	offers := d.Regions[:len(d.outer):len(d.outer)]
-	for i := len(d.outer); i < len(d.Regions); i++ {
+	first := slices.IndexFunc(d.Regions, func(r Region) bool { return r.Lease != 0 })
+	if first < 0 {
+		return d.Regions
+	}
+	offers := d.Regions[:first:first]
+	for i := first; i < len(d.Regions); i++ {
 		if r := &d.Regions[i]; r.ID == r.Lease {
 			if whole, is := d.Lease(r.Lease); is {
 				offers = append(offers, whole)

@@ -15,6 +15,9 @@ import (
 	"github.com/tent-engine/tent/pybind"
 )
 
+// rangesMost bounds the ranges of one call, before those that follow one another become one.
+const rangesMost = 1 << 20
+
 // around returns the registered memory of an engine that has a range in it, and the offset there.
 func around(engine int64, at, size uint64) (region, offset uint64, err error) {
 	regions.Lock()
@@ -43,17 +46,38 @@ func isMemory(engine int64, region uint64) bool {
 //export tent_share_memory
 func tent_share_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, opts *C.tent_lease_options_t,
 	lease *C.tent_lease_t) C.int {
+	return tent_share_ranges(engine, &C.tent_range_t{addr: addr, size: size}, 1, opts, lease)
+}
+
+//export tent_share_ranges
+func tent_share_ranges(engine C.tent_engine_t, ranges *C.tent_range_t, count C.size_t, opts *C.tent_lease_options_t,
+	lease *C.tent_lease_t) C.int {
 	if lease == nil {
 		return wrong("lease is NULL")
 	}
 	if opts == nil {
 		opts = &C.tent_lease_options_t{}
 	}
-	region, offset, err := around(number(engine), address(addr), uint64(size))
+	if ranges == nil || count == 0 || count > rangesMost {
+		return wrong("a lease has 1 to %d ranges, not %d", rangesMost, count)
+	}
+	var region uint64
+	pairs := make([][2]uint64, count)
+	for i, r := range unsafe.Slice(ranges, count) {
+		of, offset, err := around(number(engine), address(r.addr), uint64(r.size))
+		if err != nil {
+			return failed(err)
+		}
+		if i > 0 && of != region {
+			return wrong("range [%d] is in other memory than those before it: a lease is of one piece of memory", i)
+		}
+		region, pairs[i] = of, [2]uint64{offset, uint64(r.size)}
+	}
+	list, err := json.Marshal(pairs)
 	if err != nil {
 		return failed(err)
 	}
-	made, err := pybind.ShareRegion(number(engine), region, offset, uint64(size), read(opts.name),
+	made, err := pybind.ShareRegion(number(engine), region, string(list), read(opts.name),
 		int64(opts.permission), patterns(opts.peers), int64(opts.expires_ms))
 	if err != nil {
 		return failed(err)

@@ -59,6 +59,7 @@ func tent_get_segment_info(engine C.tent_engine_t, handle C.tent_segment_id_t, i
 			Address  uint64 `json:"address"`
 			Size     uint64 `json:"size"`
 			Location string `json:"location"`
+			Lease    bool   `json:"lease"`
 		} `json:"regions"`
 	}
 	if err := json.Unmarshal([]byte(text), &found); err != nil {
@@ -66,6 +67,11 @@ func tent_get_segment_info(engine C.tent_engine_t, handle C.tent_segment_id_t, i
 	}
 	if strings.HasPrefix(found.Address, "file:") {
 		into._type = C.TYPE_FILE
+	}
+	for i := len(found.Regions) - 1; i >= 0; i-- {
+		if found.Regions[i].Lease { // it has no address
+			found.Regions = append(found.Regions[:i], found.Regions[i+1:]...)
+		}
 	}
 	if len(found.Regions) == 0 {
 		return 0

@@ -61,6 +61,41 @@ def test_a_token_reaches_its_part_and_nothing_beside_it(ends: tuple[tent.Region,
     assert bytes(pages.view) == expected, "written after close()"
 
 
+def test_a_lease_of_pages_reaches_them_and_nothing_between(
+    ends: tuple[tent.Region, tent.Segment, tent.Region],
+) -> None:
+    pages, peer, own = ends
+    engine, page = mover(own), 512
+    chosen = [5, 2, 3, 9]
+    expected = bytearray(pattern(1, SIZE))
+    with pages.share(pages.pages(chosen, page), "kv") as lease:
+        assert lease.size == 4 * page and lease.address == 0 and "several ranges" in repr(lease)
+        for use in (lambda: lease.view, lambda: memoryview(bytes(lease.array())), lambda: lease.__array_interface__):
+            with pytest.raises((tent.InvalidArgumentError, AttributeError), match="several ranges"):
+                use()
+        with pytest.raises(tent.AddressNotRegisteredError):
+            mover(pages).write(lease[0:8], pages[0:8])
+        for there in (peer.lease(lease.token), peer["kv"]):
+            assert there.size == 4 * page and there.address == 0
+            own.view[:] = pattern(2, SIZE)
+            engine.write_pages(own, [0, 1, 2, 3], there, [3, 1, 0, 2], page_bytes=page).result(PATIENCE)
+            for here, at in enumerate([3, 1, 0, 2]):
+                expected[chosen[at] * page : (chosen[at] + 1) * page] = own.view[here * page : (here + 1) * page]
+            assert bytes(pages.view) == expected
+            engine.read(own[0 : 2 * page], there[page : 3 * page]).result(PATIENCE)
+            assert bytes(own.view[: 2 * page]) == expected[2 * page : 4 * page], "pages 2 and 3 are one range"
+            with pytest.raises(tent.InvalidArgumentError, match="lie in two ranges"):
+                engine.write(own[0 : 2 * page], there[0 : 2 * page]).result(PATIENCE)
+        only = engine.open(f"{peer.address}/kv")
+        assert only.size == 4 * page
+        engine.read(own[0:page], only[3 * page : 4 * page]).result(PATIENCE)
+        assert bytes(own.view[:page]) == expected[9 * page : 10 * page]
+        only.close()
+    with pytest.raises(tent.TentError):
+        engine.write(own[0:8], there[3 * page : 3 * page + 8]).result(PATIENCE)
+    assert bytes(pages.view) == expected
+
+
 def test_a_permission_holds(ends: tuple[tent.Region, tent.Segment, tent.Region]) -> None:
     pages, peer, own = ends
     with pages.share(slice(0, PART), permission=tent.Permission.GlobalReadOnly) as lease:
@@ -120,7 +155,15 @@ def test_wrong_parts_and_tokens_say_what_is_wrong(ends: tuple[tent.Region, tent.
         (lambda: pages.share(pages[0 : SIZE + 1]), "not inside"),
         (lambda: pages.share(slice(5, 5)), "empty"),
         (lambda: pages.share(own[0:PART]), "is no part of"),
-        (lambda: pages.share([0, 1]), "region.share"),  # type: ignore[arg-type]
+        (lambda: pages.share([0, 1]), "region.share"),  # type: ignore[list-item]
+        (lambda: pages.share([]), "region.share"),
+        (lambda: pages.share(5), "region.share"),  # type: ignore[arg-type]
+        (lambda: pages.share([pages[0:8], own[0:8]]), "is no part of"),
+        (lambda: pages.share([pages[0:8], pages[7:9]]), "overlap"),
+        (lambda: pages.share([pages[at : at + 1] for at in range(0, 2050, 2)]), "at most 1024"),
+        (lambda: pages.pages([0, SIZE // 16], 16), r"index \[1\]"),
+        (lambda: pages.pages([-1], 16), r"index \[0\]"),
+        (lambda: pages.pages([0], 0), "page_bytes"),
         (lambda: pages.share(pages[0:1], expires=0), "ends later"),
         (lambda: pages.share(pages[0:1], expires="soon"), "soon"),
         (lambda: pages.share(pages[0:1], permission=tent.Permission.LocalReadWrite), "GlobalReadOnly"),

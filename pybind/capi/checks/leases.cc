@@ -75,6 +75,26 @@ int main() {
 	must(std::memcmp(mine, before + AT + PART, PART) == 0, "the bytes of the second lease");
 	must(moves(peer, part, Request::OpCode::READ, 0, PART) && std::memcmp(mine, before + AT, PART) == 0, "those of the first");
 
+	tent_lease_t pages = 0; /* two pages of one, with a page of nobody between them */
+	SegmentID both;
+	const unsigned char *first = before + 12 * AT, *second = before + 10 * AT;
+	must(owner.shareMemory({{theirs + 12 * AT, AT}, {theirs + 10 * AT, AT}}, pages).ok(), "shareMemory of ranges");
+	must(owner.leaseToken(pages, token).ok() && peer.openLease(both, whole, token, &size).ok() && size == 2 * AT, "their lease");
+	must(moves(peer, both, Request::OpCode::READ, 0, AT) && std::memcmp(mine, first, AT) == 0, "the first page");
+	must(moves(peer, both, Request::OpCode::READ, AT, AT) && std::memcmp(mine, second, AT) == 0, "the second page");
+	must(!moves(peer, both, Request::OpCode::WRITE, AT - 1, 2), "a WRITE across two pages completed");
+	must(std::strstr(tent_last_error(), "two ranges"), "its reason");
+	must(!moves(peer, both, Request::OpCode::WRITE, 2 * AT, 1), "a WRITE behind the last page completed");
+	must(std::memcmp(theirs, before, SIZE) == 0, "the bytes between the pages");
+	must(owner.closeLease(pages).ok() && !moves(peer, both, Request::OpCode::READ, AT, AT), "the end of the second page");
+	tent_segment_info_t info;
+	must(owner.shareMemory(theirs, 1, pages).ok() && tent_get_segment_info(peer.handle(), whole, &info) == 0, "segment info");
+	for (int i = 0; i < info.num_buffers; i++) must(info.buffers[i].base != 0, "a lease among the buffers");
+	tent_free_segment_info(&info);
+	must(!owner.shareMemory(std::vector<tent_range_t>(), lease).ok(), "a lease of no ranges");
+	must(!owner.shareMemory({{theirs, 2}, {theirs + 1, 2}}, pages).ok() && std::strstr(tent_last_error(), "overlap"), "overlap");
+	must(!owner.shareMemory({{theirs, 2}, {mine, 2}}, pages).ok(), "memory that is not the owner's");
+
 	must(owner.renewLease(lease, 0).ok() && owner.closeLease(lease).ok() && owner.closeLease(lease).ok(), "closeLease");
 	must(!moves(peer, part, Request::OpCode::READ, 0, 64), "a READ behind the end completed");
 	must(!owner.renewLease(lease, 1000).ok() && !owner.leaseToken(lease, token).ok(), "a lease that has ended");

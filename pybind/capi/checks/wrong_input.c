@@ -105,6 +105,8 @@ static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	REFUSED(tent_open_lease(engine, NULL, 0, "lease1-", NULL), "handle is NULL");
 	REFUSED(tent_open_lease(engine, &segment, 0, NULL, NULL), "no token");
 	REFUSED(tent_share_memory(engine, small, 1, NULL, NULL), "lease is NULL");
+	tent_lease_t lease;
+	REFUSED(tent_share_ranges(engine, NULL, 1, NULL, &lease), "1 to 1048576 ranges");
 	REFUSED(tent_get_segment_info(engine, 0, NULL), "info is NULL");
 	REFUSED(tent_allocate_memory(engine, NULL, 4096, NULL), "addr is NULL");
 	REFUSED(tent_register_memory(engine, NULL, 4096), "address is 0");

@@ -98,6 +98,13 @@ typedef struct tent_memory_options tent_memory_options_t;
 
 typedef uint64_t tent_lease_t; /* 0 is none */
 
+/* Bytes of registered or allocated memory. */
+struct tent_range {
+	void *addr;
+	size_t size;
+};
+typedef struct tent_range tent_range_t;
+
 /* Zero it before filling it in. */
 struct tent_lease_options {
 	int permission;     /* PERM_*; 0 is that of the memory, or all that it allows where no peer may use the memory itself */
@@ -213,6 +220,10 @@ int tent_batch_failure(tent_engine_t engine, tent_batch_id_t batch_id, char *buf
 /* Gives peers a part of registered or allocated memory for a time. opts may be NULL. The lease ends with its memory at the
  * latest. */
 int tent_share_memory(tent_engine_t engine, void *addr, size_t size, const tent_lease_options_t *opts, tent_lease_t *lease);
+/* The same for several ranges of one piece of memory, pages for example: at most 1024 that do not follow one another, none
+ * overlapping another. Offsets of peers count through them in their order; a request lies inside one range. */
+int tent_share_ranges(tent_engine_t engine, const tent_range_t *ranges, size_t count, const tent_lease_options_t *opts,
+                      tent_lease_t *lease);
 /* Text of at most 64 characters for a handshake of the program: it names the lease and gives no rights. */
 int tent_lease_token(tent_engine_t engine, tent_lease_t lease, char *buf, size_t buf_len);
 /* Another end, counted from now on; 0 is none. Fails when the lease has ended. */
@@ -327,6 +338,10 @@ class TransferEngine {
 
 	Status shareMemory(void *addr, size_t size, tent_lease_t &lease, const tent_lease_options_t &options = {}) {
 		return Status::of(tent_share_memory(engine_, addr, size, &options, &lease));
+	}
+	Status shareMemory(const std::vector<tent_range_t> &ranges, tent_lease_t &lease,
+	                   const tent_lease_options_t &options = {}) {
+		return Status::of(tent_share_ranges(engine_, ranges.data(), ranges.size(), &options, &lease));
 	}
 	Status leaseToken(tent_lease_t lease, std::string &token) {
 		char text[65] = "";
