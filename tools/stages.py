@@ -104,7 +104,7 @@ def crossing(r: Runner, ctx: Context) -> Tally:
 
 def security(r: Runner, ctx: Context) -> Tally:
     """attacks on whole engines: liars, listeners, floods, and another user of the host"""
-    return r.go_test(["./tests/security"], timeout=600)
+    return r.go_test(["./tests/security"], timeout=600, **(VARIANTS if ctx.everything else {}))
 
 
 def simulation(r: Runner, ctx: Context) -> Tally:

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -28,6 +29,9 @@ type Harness struct {
 	Local, Remote *Device
 	// Protects is the protection that each node demands. [transport.Auth]
 	Protects transport.Protection
+	// Join puts a node behind a control plane of its own, before its transport is opened, and gives its Peer the ID
+	// there. The plane hands calls of other nodes to the node's Transport. nil: calls go straight to Serve.
+	Join func(t *testing.T, n *Node) Plane
 	// Pool is where operands in memory of the host come from. [anonymous memory]
 	Pool Pool
 
@@ -59,6 +63,13 @@ type Harness struct {
 	Pinned string
 	// NoSelf says why there are no links to oneself, "" if there are.
 	NoSelf string
+}
+
+// Plane is the control plane of one node.
+type Plane struct {
+	Address string // where it answers
+	Call    func(ctx context.Context, to transport.Peer, message []byte) ([]byte, error)
+	Close   func()
 }
 
 // Config is Open's view of the suite.
@@ -117,6 +128,12 @@ func rulesOfBytes() []rule {
 		pieceRules(), inlineRules(), loadRules())
 }
 
+// rulesOfAdmission is the part of the suite that depends on the identity of peers: keys that are refused, access that
+// is revoked from one peer, incarnations, links.
+func rulesOfAdmission() []rule {
+	return slices.Concat(refusalRules(), revokeRules(), lifeRules(), peerRules())
+}
+
 // rulesOfThreads is the part of the suite in which goroutines of the test meet inside the transport.
 func rulesOfThreads() []rule {
 	return slices.DeleteFunc(rules(), func(r rule) bool {
@@ -145,6 +162,16 @@ func Again(t *testing.T, harness func(t *testing.T) Harness) {
 	default:
 		run(t, harness, rulesOfBytes())
 	}
+}
+
+// Admitted runs the rules that depend on the identity of peers, for harnesses with Join. TENT_CONFORMANCE=all runs the
+// suite.
+func Admitted(t *testing.T, harness func(t *testing.T) Harness) {
+	if os.Getenv(wholeEnv) == "all" || os.Getenv(rewriteEnv) != "" {
+		run(t, harness, rules())
+		return
+	}
+	run(t, harness, rulesOfAdmission())
 }
 
 func run(t *testing.T, harness func(t *testing.T) Harness, chosen []rule) {

@@ -18,8 +18,9 @@ type Node struct {
 	Transport transport.Transport
 	Info      transport.Info
 
-	w    *World
-	name string
+	w     *World
+	name  string
+	plane Plane // where the harness has Join
 	// Guarded by World.mu.
 	closed      bool
 	hung        bool // calls from and to it are not answered
@@ -77,6 +78,9 @@ func (n *Node) Close(t *testing.T) {
 		}
 	case <-late.C:
 		t.Errorf("%s: Close does not return, its context is long over", n.name)
+	}
+	if n.plane.Close != nil {
+		n.plane.Close()
 	}
 	n.w.locked(func() {
 		if n.w.nodes[n.Peer.Address] == n {

@@ -94,6 +94,9 @@ func (w *World) open(name string, rails int, sink *counter) *Node {
 		epochs: map[transport.Link]transport.Epoch{}}
 	n.Peer = transport.Peer{Address: name + ":1", Name: name, MachineID: "machine", ID: transport.NumberedID(w.births)}
 	w.mu.Unlock()
+	if w.h.Join != nil {
+		n.plane = w.h.Join(w.t, n)
+	}
 	var into transport.Sink = (*recorder)(n)
 	if sink != nil {
 		sink.Sink = into
@@ -241,6 +244,9 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 	case target == nil:
 		return nil, errs.New(errs.PeerUnreachable, "call", "connection refused").
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
+	case h.n.plane.Call != nil && target != h.n:
+		peer.Address = target.plane.Address
+		return h.n.plane.Call(ctx, peer, bytes.Clone(message))
 	case target.Peer.ID != peer.ID:
 		return nil, errs.New(errs.PeerRestarted, "call", "another incarnation answers").
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
