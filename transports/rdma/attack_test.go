@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
@@ -15,7 +16,17 @@ import (
 func (r *rig) forge(t *testing.T, op uint32, key uint32, at uint64) bool {
 	t.Helper()
 	r.works(t) // its lanes are connected, also behind the attack before
-	rail := r.a.Transport.(*Transport).links.Lookup(r.c.Link).rail(r.c.Rail(t).Index)
+	return r.forgeOn(t, r.railOfA(t), op, key, at)
+}
+
+func (r *rig) railOfA(t *testing.T) *rail {
+	t.Helper()
+	return r.a.Transport.(*Transport).links.Lookup(r.c.Link).rail(r.c.Rail(t).Index)
+}
+
+// forgeOn is forge on the queue pair that a rail has now.
+func (r *rig) forgeOn(t *testing.T, rail *rail, op uint32, key uint32, at uint64) bool {
+	t.Helper()
 	own := r.a.Transport.(*Transport).regions.Lookup(r.local.Key)
 	done := r.f.Control(t, "reads") + r.f.Control(t, "writes")
 	rail.mu.Lock()
@@ -96,6 +107,41 @@ func TestAMaliciousInitiatorReachesNothingThatItMayNot(t *testing.T) {
 				require.NoError(t, attack.victim.Check(before, forged, forged, rigSize-forged))
 				require.NoError(t, r.local.Check(ours, 0, 0, forged))
 				r.local.Fill(moved, 0, rigSize)
+			})
+		}
+	}
+}
+
+// TestAMaliciousInitiatorThatDoesNotHearAFenceIsCutOff plays a peer that skips its checks and answers nothing. When the
+// fence has returned, the queue pair that it had reaches no byte of the region, also where the fence is for it alone.
+func TestAMaliciousInitiatorThatDoesNotHearAFenceIsCutOff(t *testing.T) {
+	for name, one := range map[string]bool{"for all": false, "for it alone": true} {
+		for _, op := range []uint32{verbs.OpWrite, verbs.OpRead} {
+			t.Run(name, func(t *testing.T) {
+				r := newRigOver(t, 1, nil)
+				owner := r.b.Transport.(*Transport)
+				theirs := r.b.Register(t, rigSize, mem.GlobalReadWrite)
+				imported := r.c.Import(t, theirs)
+				r.c.Must(t, r.c.Slice(transport.Read, r.c.Rail(t), r.local, 0, imported, 0, 1))
+				victim := owner.regions.Lookup(theirs.Key)
+				key, at := victim.keys.Load().remote[0].parts[0].RKey, base(victim.Addr)
+				r.local.Fill(moved, 0, rigSize)
+				require.True(t, r.forge(t, op, key, at), "the way is open before the fence")
+				r.local.Fill(moved, 0, rigSize)
+				r.works(t)
+				rail := r.railOfA(t)
+				r.local.Fill(moved, 0, rigSize)
+				theirs.Fill(before, 0, rigSize)
+				r.mute.Store(true)
+				var peer *transport.Peer
+				if one {
+					peer = &r.a.Peer
+				}
+				require.NoError(t, owner.Revoke(t.Context(), theirs.Key, peer, 1))
+				require.False(t, r.forgeOn(t, rail, op, key, at), "the device has carried it out")
+				require.NoError(t, theirs.Check(before, 0, 0, rigSize))
+				require.NoError(t, r.local.Check(moved, 0, 0, rigSize))
+				r.mute.Store(false)
 			})
 		}
 	}
