@@ -53,8 +53,8 @@ func modes(t *testing.T) []mode {
 	}
 }
 
-// TestConformanceInEachMode runs the rules of the contract between nodes that each mode admits: real credentials, and a
-// control plane over real connections, by which lanes get the secret that they prove.
+// TestConformanceInEachMode runs the rules of the contract between nodes that each mode admits. They have real
+// credentials, and a control plane over real connections, by which lanes get the secret that they prove.
 //
 // A transport knows a mode by Host.Call alone, with the ID and the identity that the connection proves. So the rules
 // about peers are asked in each mode: refused keys, access that is revoked from one peer, incarnations, links. The

@@ -128,8 +128,8 @@ func rulesOfBytes() []rule {
 		pieceRules(), inlineRules(), loadRules())
 }
 
-// rulesOfAdmission is the part of the suite that depends on the identity of peers: keys that are refused, access that
-// is revoked from one peer, incarnations, links.
+// rulesOfAdmission is the part of the suite that depends on the identity of peers. These are refused keys, access that
+// is revoked from one peer, incarnations, and links.
 func rulesOfAdmission() []rule {
 	return slices.Concat(refusalRules(), revokeRules(), lifeRules(), peerRules())
 }
