@@ -19,10 +19,12 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// leaseWorlds are those of worlds, shared memory, and a transport that holds the pages of a registration.
+// leaseWorlds are those of worlds, shared memory, a transport that holds the pages of a registration, and RDMA over the
+// fake library.
 func leaseWorlds() []world {
 	more := remapWorlds()
-	return append(worlds(), more[1], more[2])
+	rdma := func(t testing.TB, settings map[string]any) *engine.Engine { return openRDMA(t, settings) }
+	return append(worlds(), more[1], more[2], world{"rdma", rdma})
 }
 
 // leasing is an owner with a region that peers may not touch, and a peer that is given parts of it.
