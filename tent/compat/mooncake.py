@@ -23,6 +23,7 @@ from ..errors import (
     TransferTimeoutError,
 )
 from ..moving import READ, WRITE
+from .looking import ended
 from .mooncake_memory import Memory
 from .mooncake_peers import CONNECT_LIMIT, Peers, host_and_port, service
 from .options import Options
@@ -345,7 +346,7 @@ class TransferEngine:
             logger.error("transfer_check_status: there is no batch %r", batch_id)
             return FAILED
         transfer, peer = found
-        if not transfer.done():
+        if not ended(transfer):
             return RUNNING
         with self._lock:
             self._batches.pop(batch_id, None)

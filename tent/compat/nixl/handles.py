@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TentError, TransferError
+from ..looking import ended
 from .errors import (
     nixlNotAllowedError,
     nixlNoTelemetryError,
@@ -132,13 +133,13 @@ class nixl_xfer_handle:
         return self.state()
 
     def state(self) -> str:
-        """ "DONE", "PROC" or "ERR"."""
+        """ "DONE", "PROC" or "ERR". A look at a transfer that is under way drives it, as upstream's does."""
         if self._error is not None:
             return FAILED
         if not self._sent:
             raise nixlNotPostedError("the transfer was not posted yet: call transfer()")
         for transfer in self._sent:
-            if not transfer.done():
+            if not ended(transfer):
                 return UNDER_WAY
         for transfer in self._sent:
             error = transfer.exception()
