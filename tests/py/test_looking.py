@@ -47,18 +47,24 @@ def memories(seed: int) -> tuple[Memory, Memory]:
 
 
 @pytest.fixture
-def by_nixl(memories: tuple[Memory, Memory]) -> Iterator[Looking]:
+def agents(memories: tuple[Memory, Memory]) -> Iterator[tuple[nixl_agent, Any]]:
+    """An agent, and a READ that it has not posted."""
     here, there = (nixl_agent(name, options=STUCK) for name in ("here", "there"))
     ours, theirs = (
         agent.register_memory([(address_of(memory.view), 4096, 0, "")], "DRAM").trim()
         for agent, memory in zip((here, there), memories)
     )
     here.add_remote_agent(there.get_agent_metadata())
-    handle = here.initialize_xfer("READ", ours, theirs, "there")
-    here.transfer(handle)
-    yield here.engine, lambda: here.check_xfer_state(handle), "PROC"
+    yield here, here.initialize_xfer("READ", ours, theirs, "there")
     here.close()
     there.close()
+
+
+@pytest.fixture
+def by_nixl(agents: tuple[nixl_agent, Any]) -> Looking:
+    here, handle = agents
+    here.transfer(handle)
+    return here.engine, lambda: here.check_xfer_state(handle), "PROC"
 
 
 @pytest.fixture
@@ -86,3 +92,12 @@ def test_each_look_at_a_transfer_under_way_drives_it(
     monkeypatch.setattr(engine, "_library", counting)
     assert [look() for _ in range(looks)] == [under_way] * looks
     assert sum(counting.calls.values()) >= looks
+
+
+def test_a_post_leaves_the_bytes_to_others(agents: tuple[nixl_agent, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM posts on its only thread, where a piece would cost more than the post."""
+    here, handle = agents
+    counting = Counting(here.engine._library)
+    monkeypatch.setattr(here.engine, "_library", counting)
+    assert here.transfer(handle) == "PROC"
+    assert not +counting.calls

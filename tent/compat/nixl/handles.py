@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TentError, TransferError
+from ...transfer import Transfer
 from ..looking import ended
 from .errors import (
     nixlNotAllowedError,
@@ -22,7 +23,6 @@ from .messages import encoded
 
 if TYPE_CHECKING:
     from ...addresses import Addresses
-    from ...transfer import Transfer
 
 logger = logging.getLogger("tent.compat.nixl")
 
@@ -130,16 +130,19 @@ class nixl_xfer_handle:
             raise translated(error) from error
         finally:
             self._posting = time.perf_counter_ns() - begun
-        return self.state()
+        return self._state_by(Transfer.done)  # which moves no bytes: a post gives its thread back
 
     def state(self) -> str:
         """ "DONE", "PROC" or "ERR". A look at a transfer that is under way drives it, as upstream's does."""
+        return self._state_by(ended)
+
+    def _state_by(self, look: Callable[[Transfer], bool]) -> str:
         if self._error is not None:
             return FAILED
         if not self._sent:
             raise nixlNotPostedError("the transfer was not posted yet: call transfer()")
         for transfer in self._sent:
-            if not ended(transfer):
+            if not look(transfer):
                 return UNDER_WAY
         for transfer in self._sent:
             error = transfer.exception()

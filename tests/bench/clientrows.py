@@ -1,0 +1,74 @@
+"""The rows of make bench-clients: a figure of each way over tent, beside that of the engine that tent stands for."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from run import rounded
+from table import Entry, quantity
+
+RATE, MOVED, POSTED, CHOSEN = "rate", "transfer", "post", "chosen"
+RIVALS = {"tent": "nixl", "tent-as-nixl": "nixl", "tent-as-mooncake": "mooncake"}
+STACKS = {
+    "tent": "TentConnector",
+    "tent-as-nixl": "vLLM's NixlConnector",
+    "tent-as-mooncake": "vLLM's MooncakeConnector",
+}
+OBJECTS = 64  # of 1 MiB, that LMCache's tool reads
+DESCRIPTORS = 16384  # of a transfer of the load with many
+POST_LIMIT, WORST_LIMIT = 1e3, 10e3  # microseconds for which such a post may hold vLLM's thread: median, and any
+
+Figures = dict[tuple[str, str], list[list[float]]]  # by way and figure: of each round its values, [] where it failed
+
+
+def p99(values: Sequence[float]) -> float:
+    """The value below which 99 of a hundred values are; of fewer the largest."""
+    listed = sorted(values)
+    return listed[min(len(listed) - 1, int(0.99 * len(listed)))]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure of a way over tent, beside that of its rival."""
+
+    way: str
+    figure: str
+    name: str
+    unit: str
+    of_round: Callable[[Sequence[float]], float]
+    limit: float | None = None  # of our own figure; without one the rival's is the limit
+
+    def entry(self, figures: Mapping[tuple[str, str], list[list[float]]]) -> Entry | None:
+        """The row as it was measured, None where one of the two was not. It compares round by round."""
+        ours, theirs = (figures.get((way, self.figure), []) for way in (self.way, RIVALS[self.way]))
+        pairs = [(self.of_round(a), self.of_round(b)) for a, b in zip(ours, theirs) if a and b]
+        if not pairs:
+            return None
+        ratio = statistics.median(a / b for a, b in pairs)
+        near, far = (statistics.median(side) for side in zip(*pairs, strict=True))
+        if self.limit is not None:
+            reached, target = near <= self.limit, f"≤ {quantity(self.limit, self.unit)}"
+        elif self.figure == RATE:
+            reached, target = ratio >= 1, "≥ 1"
+        else:
+            reached, target = ratio <= 1, "≤ 1"
+        told = "yes" if reached else "no"
+        return Entry(self.name, self.unit, rounded(near), rounded(far), round(ratio, 2), None, target, told)
+
+
+def rows(counts: Callable[[str], bool]) -> Iterator[Row]:
+    """Every row of the table. `counts`: whether vLLM has metrics of a way's posts."""
+    for way, rival in RIVALS.items():
+        for figure in (MOVED, POSTED) if counts(way) else (MOVED,):
+            for share, of_round in (("median", statistics.median), ("p99", p99)):
+                yield Row(way, figure, f"{STACKS[way]}, {figure}, {share}, beside {rival}", "us", of_round)
+    for way in filter(counts, RIVALS):
+        name = f"{STACKS[way]}, post of {DESCRIPTORS:,} descriptors"
+        yield Row(way, CHOSEN, f"{name}, median, beside {RIVALS[way]}", "us", statistics.median, POST_LIMIT)
+        yield Row(way, CHOSEN, f"{name}, longest, beside {RIVALS[way]}", "us", max, WORST_LIMIT)
+    for way, rival in RIVALS.items():
+        channel = "tent" if way == "tent" else f"{rival} over tent"
+        name = f"LMCache's channel {channel}, {OBJECTS} x 1 MiB, beside {rival}"
+        yield Row(way, RATE, name, "GB/s", statistics.median)
