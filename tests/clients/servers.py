@@ -39,6 +39,7 @@ class Server:
     transfer: dict[str, Any] | None = None  # of --kv-transfer-config
     prefix: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Server:
@@ -49,6 +50,7 @@ class Server:
             *self.prefix, sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model),
             "--served-model-name", "little", "--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32",
             "--enforce-eager", "--no-enable-prefix-caching", "--max-model-len", "4096", "--max-num-seqs", "8",
+            *self.arguments,
         ]  # fmt: skip
         if self.transfer is not None:
             command += ["--kv-transfer-config", json.dumps(self.transfer)]

@@ -1,0 +1,99 @@
+"""The rows of make bench-clients, the order of its ways, and the account of a way that fails."""
+
+from __future__ import annotations
+
+import io
+import sys
+import urllib.error
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from interpreters import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
+
+import clientrows
+import clients
+import servers
+from ways import WAYS, Way
+
+
+def rows() -> list[clientrows.Row]:
+    return list(clientrows.rows(lambda way: WAYS[way].counts))
+
+
+def of(way: str, figure: str, word: str) -> clientrows.Row:
+    (row,) = (row for row in rows() if row.way == way and row.figure == figure and word in row.name)
+    return row
+
+
+def test_every_figure_of_a_way_over_tent_has_a_row() -> None:
+    names = [row.name for row in rows()]
+    assert len(names) == len(set(names)) == 2 * 4 + 2 + 2 * 2 + 3
+    assert all(row.way in clientrows.RIVALS for row in rows())
+
+
+def test_a_row_compares_round_by_round_and_leaves_out_rounds_that_failed() -> None:
+    row = of("tent", clientrows.MOVED, "median")
+    figures = {("tent", "transfer"): [[2.0, 4.0, 9.0], [], [8.0]], ("nixl", "transfer"): [[8.0], [1.0], [8.0]]}
+    entry = row.entry(figures)
+    assert entry is not None
+    assert (entry.ours, entry.theirs, entry.ratio, entry.target, entry.reached) == (6.0, 8.0, 0.75, "≤ 1", "yes")
+    assert row.entry({("tent", "transfer"): [[1.0]]}) is None
+
+
+def test_a_post_has_a_limit_of_its_own() -> None:
+    for ours, reached in ((999.0, "yes"), (1001.0, "no")):
+        entry = of("tent", clientrows.CHOSEN, "median").entry(
+            {("tent", "chosen"): [[ours]], ("nixl", "chosen"): [[1.0]]}
+        )
+        assert entry is not None and (entry.target, entry.reached) == ("≤ 1.00 ms", reached)
+
+
+def test_each_round_begins_with_another_way() -> None:
+    names = ["a", "b", "c"]
+    assert [clients.turned(names, n)[0] for n in range(4)] == ["a", "b", "c", "a"]
+    assert all(sorted(clients.turned(names, n)) == names for n in range(4))
+
+
+def test_the_load_with_many_descriptors_has_as_many_as_its_rows_say() -> None:
+    load = clients.many(3)
+    assert load.layers * load.tokens // load.block == clientrows.DESCRIPTORS and load.tokens % load.block == 0
+
+
+class Broken(servers.Server):
+    """A server that starts, and refuses requests."""
+
+    def start(self) -> servers.Server:
+        self.log = self.logs / f"{self.name}-1.log"
+        self.log.write_text("the log of a server")
+        return self
+
+    def ready(self, limit: float = 0) -> servers.Server:
+        return self
+
+
+def test_a_way_that_fails_is_named_with_the_answer_and_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others of the round go on."""
+    bench = clients.Bench([clients.Load("usual", 8, 2)], False, tmp_path)
+    monkeypatch.setattr(clients, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(Way, "server", lambda self, name, role, model, logs: Broken(name, model, logs))
+    monkeypatch.setattr(Way, "missing", lambda self: "" if self.connector == "TentConnector" else "not here")
+    monkeypatch.setattr(clients, "meet", lambda *given: None)
+    monkeypatch.setattr(servers.Server, "metric", lambda self, name: 0.0)
+
+    def refuse(*given: object) -> None:
+        answer = io.BytesIO(b'{"error": "the engine is dead"}')
+        raise urllib.error.HTTPError("http://x", 500, "Internal Server Error", Message(), answer)
+
+    monkeypatch.setattr(clients, "ask", refuse)
+    bench.round(0)
+    (failure,) = bench.failures
+    logs = tmp_path / "logs" / "0-usual-tent"
+    assert failure.startswith("tent, usual, request 1: HTTPError: HTTP Error 500") and "the engine is dead" in failure
+    assert failure.endswith(f"logs in {logs}") and len(list(logs.glob("*.log"))) == 2
+    assert f"FAILED {failure}" in capsys.readouterr().err
+    assert bench.figures[("tent", "transfer")] == [[]] == bench.figures[("tent", "post")]
