@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,8 +21,10 @@ import pytest
 pytest.importorskip("numpy")
 
 import tent
+from tent.buffers import address_of
 from tent.compat.nixl import nixl_agent, nixl_agent_config
 from tent.integrations import registration, vllm_counts, vllm_stand
+from tent.testing import Memory
 
 pytestmark = pytest.mark.adapters
 
@@ -256,9 +260,11 @@ def test_a_vllm_without_the_names_is_refused(stack: Stack, monkeypatch: pytest.M
         vllm_stand.base_worker("9.9")
 
 
-def test_the_worker_has_tents_agent_and_its_options(stack: Stack) -> None:
+@pytest.mark.parametrize("name", registration.CONNECTORS)
+def test_the_worker_has_tents_agent_and_its_options(stack: Stack, name: str) -> None:
     config = {"log_level": "error", "name": "d"}
-    connector = made(stack, {"priority": "low", "timeout": "30s", "integrity": "crc32c", "config": config})
+    extra = {"priority": "low", "timeout": "30s", "integrity": "crc32c", "config": config}
+    connector = made(stack, extra, name=name)
     agent = connector.connector_worker.nixl_wrapper
     assert isinstance(agent, nixl_agent) and agent.name == "worker"
     assert agent.options.terms == {"priority": tent.PRIO_LOW, "timeout": 30.0, "integrity": "crc32c"}
@@ -329,6 +335,65 @@ def test_posting_gives_the_thread_of_vllm_back(stack: Stack, seed: int, n: int =
     assert statistics.median(posts) <= 0.010, [round(post * 1e3, 1) for post in posts]
     decode.close()
     prefill.close()
+
+
+def test_a_push_goes_as_vllm_makes_it(stack: Stack, seed: int, n: int = 512, block: int = 1024) -> None:
+    """The decode server's PUSH_REG names more blocks than one notification holds. A thread of the prefill server owns
+    the notifications and posts the WRITE, and its own message comes behind the bytes."""
+    quiet = {"config": {"log_level": "error"}}
+    prefill, decode = (made(stack, quiet, name="TentPushConnector").connector_worker.nixl_wrapper for _ in range(2))
+    ours, theirs = Memory(n * block, seed), Memory(n * block, seed + 1)
+    lists = []
+    for agent, memory in ((prefill, ours), (decode, theirs)):
+        base = address_of(memory.view)
+        agent.register_memory([(base, n * block, 0, "")], "DRAM", backends=["UCX"])
+        lists.append(agent.get_xfer_descs([(base + block * i, block, 0) for i in range(n)], "DRAM"))
+    decode_at = prefill.add_remote_agent(decode.get_agent_metadata())
+    local, remote = prefill.prep_xfer_dlist("NIXL_INIT_AGENT", lists[0]), prefill.prep_xfer_dlist(decode_at, lists[1])
+    blocks = random.Random(seed).sample(range(n), n // 2)
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            (message,) = arrived(prefill)
+            assert message.startswith(b"PUSH_REG:") and len(message) > 64 << 10
+            here = json.loads(message[9:])["blocks"]
+            there = [n - 1 - i for i in here]
+            handle = prefill.make_prepped_xfer("WRITE", local, here, remote, there, notif_msg=b"request:1")
+            prefill.transfer(handle)
+            until(lambda: prefill.check_xfer_state(handle) != "PROC")
+            assert prefill.check_xfer_state(handle) == "DONE"
+            prefill.release_xfer_handle(handle)
+        except BaseException as error:
+            failed.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    prefill_at = decode.add_remote_agent(prefill.get_agent_metadata())
+    padding = "x" * (70 << 10)  # as of a prompt with very many blocks
+    decode.send_notif(prefill_at, notif_msg=b"PUSH_REG:" + json.dumps({"blocks": blocks, "more": padding}).encode())
+    assert arrived(decode) == [b"request:1"]
+    for i in blocks:
+        theirs.expect((n - 1 - i) * block, ours.expected[i * block : (i + 1) * block])
+    theirs.check()
+    ours.check()
+    writer.join(30)
+    assert not failed, failed
+    decode.close()
+    prefill.close()
+
+
+def until(true: Callable[[], Any], limit: float = 30) -> Any:
+    over = time.monotonic() + limit
+    while not (found := true()):
+        assert time.monotonic() < over, "it has not come"
+    return found
+
+
+def arrived(agent: nixl_agent) -> list[bytes]:
+    """The messages that come next, all of one agent."""
+    (messages,) = until(agent.get_new_notifs).values()
+    return list(messages)
 
 
 def test_counters_are_told_by_their_growth() -> None:
