@@ -34,7 +34,8 @@ BENCHMARKS = {
     "rdma": ("bench-rdma", 12, "-json {}"),
     "scale": ("bench-scale", 6, "-json {} -plot docs/performance/scale.svg"),
     "staging": ("bench-staging", 1, "-json {} -plot docs/performance/staging.svg"),
-    "clients": ("bench-clients", 40, "--json {}"),
+    "clients": ("bench-clients", 40, "--only vllm many --json {}"),
+    "lmcache": ("bench-clients", 5, "--only lmcache --json {}"),
 }
 
 

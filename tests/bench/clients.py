@@ -1,13 +1,13 @@
 """make bench-clients: KV caches between vLLM's servers, and LMCache's channel, over tent, NIXL and Mooncake in turn.
 
-    clients.py [--rounds 3] [--minutes 40] [--requests 20] [--tokens 3000] [--only vllm|many|lmcache] [--json FILE]
+    clients.py [--rounds 3] [--minutes 40] [--requests 20] [--tokens 3000] [--only vllm many lmcache] [--json FILE]
 
 A round starts vLLM's two servers by each way, one way after the other, and sends requests one at a time. Of each the
 time of its transfer is taken as vLLM measures it, and with NIXL's connector the time for which posting held vLLM's
 thread. Then the same with a model of 128 layers, of which a request moves 16,384 descriptors ("many"). LMCache's own
 tool runs between them. Each round begins with another way, so none is always the first in memory that is still cold. No
-round begins that would end after the limit. Answers are compared with those of the first way, so that a transfer that
-moved nothing does not count as a fast one.
+round begins that would end after the limit, and no way after it. Answers are compared with those of the first way, so
+that a transfer that moved nothing does not count as a fast one.
 
 A request that fails costs its way this round. The run goes on, names the way and the logs of both servers, and ends
 with 1. The logs of all servers stay in build/clients-logs until the next run.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import platform
 import re
@@ -42,6 +43,8 @@ from ways import WAYS, Way, meet
 
 SEEN = re.compile(r"KV Transfer metrics: Num successful transfers=1, Avg xfer time \(ms\)=([\d.]+)")
 READS = 9  # times that LMCache's tool reads all of its objects
+ORDER = ("tent", "tent-as-nixl", "nixl", "tent-as-mooncake", "mooncake")  # rivals are neighbours
+PARTS = ("vllm", "many", "lmcache")
 LOGS = ROOT / "build" / "clients-logs"
 
 
@@ -143,21 +146,26 @@ def reason(error: Exception) -> str:
 class Bench:
     """The rounds of one run."""
 
+    ways: list[str]
     loads: list[Load]
     channels: bool  # whether LMCache's tool runs
     folder: Path  # of the models
+    until: float = math.inf  # by the monotonic clock: nothing begins afterwards
     figures: Figures = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def round(self, number: int) -> None:
         """Measures every way once. The machine's drift meets all of them alike."""
-        names = list(WAYS)
-        for name in turned(names, number):
+        for name in turned(self.ways, number):
             for load in self.loads:
-                if not WAYS[name].missing() and (load.name != "many" or WAYS[name].counts):
+                if self.on() and not WAYS[name].missing() and (load.name != "many" or WAYS[name].counts):
                     self.serve(name, load, number)
-            if self.channels and not CHANNELS[name].missing():
+            if self.on() and self.channels and not CHANNELS[name].missing():
                 self.note(name, RATE, [rate(CHANNELS[name].read(OBJECTS, READS))])
+
+    def on(self) -> bool:
+        """Whether there is time for more."""
+        return time.monotonic() < self.until
 
     def serve(self, name: str, load: Load, number: int) -> None:
         """Measures a load by one way, or notes its failure."""
@@ -189,11 +197,11 @@ def turned(names: list[str], number: int) -> list[str]:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measures KV transfers over tent, NIXL and Mooncake in turn.")
     parser.add_argument("--rounds", type=int, default=3, help="starts of each way's servers")
-    parser.add_argument("--minutes", type=float, default=40, help="no round begins that would end after so long")
+    parser.add_argument("--minutes", type=float, default=40, help="no round begins that would end later, and no way")
     parser.add_argument("--requests", type=int, default=20, help="requests of a round that count")
     parser.add_argument("--tokens", type=int, default=3000, help="of a prompt, 8 KiB of KV cache each")
-    parser.add_argument("--only", choices=("vllm", "many", "lmcache"), default="", help="one of the parts alone")
-    parser.add_argument("--ways", default=",".join(WAYS), help="names with commas between them")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some of the parts")
+    parser.add_argument("--ways", default=",".join(ORDER), help="names with commas between them, in their order")
     parser.add_argument("--note", default="", help="joins the line about the machine: busy, for example")
     parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
     return parser.parse_args()
@@ -209,14 +217,13 @@ def machine(rounds: int, note: str) -> str:
 
 def main() -> int:
     args = parsed()
-    for name in set(WAYS) - set(args.ways.split(",")):
-        del WAYS[name]
-    loads = [Load("usual", args.tokens, args.requests), many(max(1, args.requests // 2))]
-    loads = [load for load in loads if args.only in ("", {"usual": "vllm"}.get(load.name, load.name))]
+    loads = [Load("vllm", args.tokens, args.requests), many(max(1, args.requests // 2))]
+    loads = [load for load in loads if load.name in args.only]
     shutil.rmtree(LOGS, ignore_errors=True)
     begun, done = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(loads, args.only in ("", "lmcache"), Path(folder))
+        until = begun + 60 * args.minutes
+        bench = Bench(args.ways.split(","), loads, "lmcache" in args.only, Path(folder), until)
         for load in loads:
             load.write(Path(folder))
         while done < args.rounds:
@@ -224,9 +231,9 @@ def main() -> int:
             done += 1
             spent = time.monotonic() - begun
             print(f"round {done} of {args.rounds}, {spent / 60:.1f} minutes", file=sys.stderr, flush=True)
-            if spent + spent / done > args.minutes * 60:
+            if not bench.on() or spent + spent / done > args.minutes * 60:
                 break
-    wanted = rows(lambda name: name in WAYS and WAYS[name].counts)
+    wanted = rows(lambda name: WAYS[name].counts)
     measured = [entry for row in wanted if (entry := row.entry(bench.figures)) is not None]
     if measured:
         show(today("bench-clients", sys.argv[1:], machine(done, args.note), measured), args.json)

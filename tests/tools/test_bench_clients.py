@@ -55,6 +55,13 @@ def test_each_round_begins_with_another_way() -> None:
     names = ["a", "b", "c"]
     assert [clients.turned(names, n)[0] for n in range(4)] == ["a", "b", "c", "a"]
     assert all(sorted(clients.turned(names, n)) == names for n in range(4))
+    assert sorted(clients.ORDER) == sorted(WAYS)
+
+
+def test_nothing_begins_after_the_limit(tmp_path: Path) -> None:
+    bench = clients.Bench(list(clients.ORDER), [clients.Load("vllm", 8, 2)], True, tmp_path, until=0.0)
+    bench.round(0)
+    assert not bench.figures and not bench.failures
 
 
 def test_the_load_with_many_descriptors_has_as_many_as_its_rows_say() -> None:
@@ -78,7 +85,7 @@ def test_a_way_that_fails_is_named_with_the_answer_and_the_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The others of the round go on."""
-    bench = clients.Bench([clients.Load("usual", 8, 2)], False, tmp_path)
+    bench = clients.Bench(list(clients.ORDER), [clients.Load("vllm", 8, 2)], False, tmp_path)
     monkeypatch.setattr(clients, "LOGS", tmp_path / "logs")
     monkeypatch.setattr(Way, "server", lambda self, name, role, model, logs: Broken(name, model, logs))
     monkeypatch.setattr(Way, "missing", lambda self: "" if self.connector == "TentConnector" else "not here")
@@ -92,8 +99,8 @@ def test_a_way_that_fails_is_named_with_the_answer_and_the_logs(
     monkeypatch.setattr(clients, "ask", refuse)
     bench.round(0)
     (failure,) = bench.failures
-    logs = tmp_path / "logs" / "0-usual-tent"
-    assert failure.startswith("tent, usual, request 1: HTTPError: HTTP Error 500") and "the engine is dead" in failure
+    logs = tmp_path / "logs" / "0-vllm-tent"
+    assert failure.startswith("tent, vllm, request 1: HTTPError: HTTP Error 500") and "the engine is dead" in failure
     assert failure.endswith(f"logs in {logs}") and len(list(logs.glob("*.log"))) == 2
     assert f"FAILED {failure}" in capsys.readouterr().err
     assert bench.figures[("tent", "transfer")] == [[]] == bench.figures[("tent", "post")]
