@@ -57,7 +57,7 @@
 //
 // The gate is a page of hazard slots, as an owner of the same host gives it; here both sides are ours. No call of the
 // driver takes a mapping of another host down. So a guest that does not answer is an error of Revoke that names it, and
-// the memory must stay as it is (docs/design/decisions/0113).
+// the memory must stay as it is (docs/design/decisions/0107).
 //
 // # Pages that are exchanged
 //
