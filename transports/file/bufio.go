@@ -90,6 +90,9 @@ func (p *pool) straight() bool          { return false }
 func (p *pool) suits(*file) *errs.Error { return nil }
 func (p *pool) drop(uintptr)            {}
 
+// quick implements mover: nobody knows before whether the page cache has the bytes.
+func (p *pool) quick(f *file, op transport.Op) bool { return f.mayBeQuick(op) }
+
 func (p *pool) adopt(int, string) (uintptr, *errs.Error) { return 0, nil }
 
 func (p *pool) describe() string      { return fmt.Sprintf("%d threads through the page cache", p.workers) }
@@ -168,117 +171,12 @@ func (t *Buffered) Info() transport.Info {
 	return info
 }
 
-// Poll implements transport.Poller: the caller carries out the next slice, by calls that cannot wait for a disk.
-// The workers go on meanwhile.
-func (t *Buffered) Poll(budget int) (done int) {
-	var c carrier
-	for done < budget {
-		t.mu.Lock()
-		it := t.helpable()
-		t.mu.Unlock()
-		if it == nil {
-			break
-		}
-		if !c.carry(t.base, it, noWait) && t.putBack(it) {
-			break
-		}
-		t.finish([]*item{it}, nil)
-		done++
-	}
-	return done
-}
-
-// helpable takes the item that is next in turn, if a waiter can carry it out without waiting. The caller holds t.mu.
-func (t *Buffered) helpable() *item {
-	for c := range kit.Classes {
-		it := t.queue.List(c).First()
-		if it == nil {
-			continue
-		}
-		if it.blocks || !it.file.isOpen() || !it.file.mayBeQuick(it.slice.Op) {
-			return nil
-		}
-		t.unqueue(it)
-		it.state = running
-		return it
-	}
-	return nil
-}
-
-// putBack leaves an item that would have to wait for a disk to the workers. False means that it was withdrawn
-// meanwhile.
-func (t *Buffered) putBack(it *item) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if it.withdrawn.Load() {
-		return false
-	}
-	it.blocks, it.at, it.state = true, 0, queued
-	t.queue.PushFront(it.class, it, &it.place)
-	t.pool.kick()
-	return true
-}
+// Poll implements transport.Poller: the caller carries out the next slice. The workers go on meanwhile.
+func (t *Buffered) Poll(budget int) int { return t.poll(budget) }
 
 // Arm implements transport.Poller: the workers never slept.
 func (t *Buffered) Arm() {}
 
-// inlineMost bounds the bytes of an Inline, so that its caller is back soon.
-const inlineMost = 256 << 10
-
 // Inline implements transport.Inliner, for bytes of one file that are in the page cache, or a file that is in memory.
 // A slice that would wait for a disk goes the usual way; on many file systems that is every WRITE.
-func (t *Buffered) Inline(slices []*transport.Slice) bool {
-	total := uint64(0)
-	for _, s := range slices {
-		total += s.Length
-		if s.RemoteKey != slices[0].RemoteKey {
-			return false
-		}
-	}
-	if len(slices) == 0 || total > inlineMost {
-		return false
-	}
-	it := t.embark(slices)
-	if it == nil {
-		return false
-	}
-	ok := true
-	var c carrier
-	for i := 0; i < len(slices) && ok; i++ {
-		it.slice, it.at, it.done = slices[i], 0, 0
-		ok = c.carry(t.base, it, noWait) && it.done == it.slice.Length
-	}
-	t.dismiss(it)
-	return ok
-}
-
-// embark checks slices for Inline and takes an item that stands for all of them. So Close, Detach and Fence wait for
-// the caller as they do for a worker.
-func (t *Buffered) embark(slices []*transport.Slice) *item {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	rail := slices[0].Rail
-	l := t.links.Lookup(rail.Link)
-	if l == nil || l.rail() != rail || l.fenced || t.life.Closed() || t.free.Len() == 0 {
-		return nil
-	}
-	f := t.files.Lookup(slices[0].RemoteKey)
-	if f == nil || !f.isOpen() {
-		return nil
-	}
-	for _, s := range slices {
-		if !f.mayBeQuick(s.Op) {
-			return nil
-		}
-		if t.queue.Urgent() <= kit.ClassOf(s.Class) { // it was here before
-			return nil
-		}
-		if _, err := t.check(s, l); err != nil {
-			return nil
-		}
-	}
-	it := t.take(slices[0], l)
-	it.file, it.state = f, running
-	t.hold(f)
-	return it
-}
+func (t *Buffered) Inline(slices []*transport.Slice) bool { return t.inline(slices) }

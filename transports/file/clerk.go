@@ -117,8 +117,12 @@ func (c *clerk) kick() {
 func (c *clerk) recall(*item)            {} // begin looks at item.withdrawn; a run that was posted ends by itself
 func (c *clerk) straight() bool          { return true }
 func (c *clerk) suits(*file) *errs.Error { return nil }
-func (c *clerk) drop(handle uintptr)     { c.library.Drop(handle) }
-func (c *clerk) wait()                   { c.running.Wait() }
+
+// quick implements mover: callers have no way to memory of a device.
+func (c *clerk) quick(*file, transport.Op) bool { return false }
+
+func (c *clerk) drop(handle uintptr) { c.library.Drop(handle) }
+func (c *clerk) wait()               { c.running.Wait() }
 
 func (c *clerk) adopt(fd int, path string) (uintptr, *errs.Error) {
 	handle, err := c.library.Adopt(fd)

@@ -32,6 +32,7 @@ type file struct {
 	refused  atomic.Pointer[string] // why not direct
 	fuse     bool                   // it is of a FUSE file system
 	resident bool                   // it is in memory: nothing of it waits for a disk
+	cache    guess                  // of READs
 	slow     [2]atomic.Bool         // by operation: the file system knows no RWF_NOWAIT, so one cannot know
 
 	// Guarded by base.mu.

@@ -25,6 +25,7 @@ type operation struct {
 	offset  uint64 // in the file, of the rest
 	direct  bool
 	bounce  int  // number of its bounce buffer, -1 for none
+	cached  bool // the page cache is asked first
 	filled  bool // the bounce buffer holds the bytes to write
 	lost    bool // the memory that a READ was for is gone
 	tries   int
@@ -113,6 +114,26 @@ func (o *operation) each(at, n uint64, f func(part []byte)) (fault *mem.Fault) {
 		at += length
 	}
 	return nil
+}
+
+// fromCache reads the whole operation from the page cache, without waiting for a disk, or returns false. Then the ring
+// does all of it.
+func (o *operation) fromCache(b *bounces) bool {
+	f, flags := o.item.file, noWait
+	if f.resident {
+		flags = 0 // tmpfs knows no RWF_NOWAIT, and needs none
+	}
+	count, _ := o.item.gather(o.at, o.length, o.vectors[:])
+	got, errno := call(transport.Read, int(f.plain.Load()), o.vectors[:count], o.offset, flags)
+	if errno == unix.EOPNOTSUPP {
+		f.slow[transport.Read&1].Store(true)
+	}
+	hit := errno == 0 && got == o.length
+	if f.cache.learn(hit); hit && o.bounce >= 0 {
+		b.give(o.bounce)
+		o.bounce = -1
+	}
+	return hit
 }
 
 // fd is the descriptor for the rest: a transfer that stopped inside a unit goes on through the page cache.

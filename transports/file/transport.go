@@ -44,8 +44,8 @@ type base struct {
 	stop      bool // the mover ends when nothing is under way
 }
 
-// mover is the part that moves bytes: threads, a ring, or a library. kick and recall are called with base.mu held,
-// adopt and drop without it.
+// mover is the part that moves bytes: threads, a ring, or a library. kick, recall and quick are called with base.mu
+// held, adopt and drop without it.
 type mover interface {
 	// kick says that there are new items in the queues, that items are to be recalled, or that base.stop was set.
 	kick()
@@ -58,6 +58,9 @@ type mover interface {
 	adopt(fd int, path string) (handle uintptr, refused *errs.Error)
 	// drop ends a handle, before its descriptor is closed.
 	drop(handle uintptr)
+	// quick reports whether a caller should try to carry out an operation by itself, through the page cache and without
+	// waiting. It is asked once for each try.
+	quick(*file, transport.Op) bool
 	// suits says why a file is better left to the other transport.
 	suits(*file) *errs.Error
 	describe() string

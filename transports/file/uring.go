@@ -24,6 +24,8 @@ var (
 	_ transport.Factory   = UringFactory{}
 	_ transport.Transport = (*Uring)(nil)
 	_ transport.Filer     = (*Uring)(nil)
+	_ transport.Poller    = (*Uring)(nil)
+	_ transport.Inliner   = (*Uring)(nil)
 	_ transport.Explainer = (*Uring)(nil)
 )
 
@@ -67,10 +69,28 @@ func (UringFactory) Open(_ context.Context, config any, host transport.Host,
 	return &Uring{t}, nil
 }
 
+// Info implements transport.Transport: waiters copy from the page cache.
+func (t *Uring) Info() transport.Info {
+	info := t.base.Info()
+	info.Copies = true
+	return info
+}
+
+// Poll implements transport.Poller: the caller carries out a READ of bytes that the page cache may have. The owner goes
+// on meanwhile.
+func (t *Uring) Poll(budget int) int { return t.poll(budget) }
+
+// Arm implements transport.Poller: the owner never slept.
+func (t *Uring) Arm() {}
+
+// Inline implements transport.Inliner, for READs of bytes that are in the page cache.
+func (t *Uring) Inline(slices []*transport.Slice) bool { return t.inline(slices) }
+
 // owner is the mover of io-uring: one goroutine, locked to its thread, that alone touches the ring. Its round is
 //
 //	under base.mu   begin: cut operations from the queues, HIGH first, while the ring has room
-//	without         fill entries; enter the kernel, sleep there until something ends; copy bounced bytes
+//	without         copy cached bytes; fill entries for the rest; enter the kernel, sleep there until something ends;
+//	                copy bounced bytes
 //	under base.mu   land: an ended operation belongs to its item; begin again
 //	without         finish the items that are complete
 //
@@ -89,6 +109,7 @@ type owner struct {
 	recalls []*item // guarded by t.mu: withdrawn, with operations in the kernel
 
 	operations []operation
+	asking     uint64   // bytes of this round that are looked for in the page cache first
 	spare      []uint16 // free operations
 	fresh      []uint16 // to be filled in, or again after a short transfer
 	bounces    *bounces
@@ -148,36 +169,46 @@ func (u *owner) own(opened chan<- error) {
 	}
 }
 
+// askMost bounds the bytes of a round that may be copied from the page cache, some 100 µs of copying. The ends in the
+// ring, and slices of a higher class, wait no longer.
+const askMost = 1 << 20
+
 // round is one turn; false ends the owner, when nothing is under way and base.stop was set.
 func (u *owner) round() bool {
 	t := u.t
 	t.mu.Lock()
+	u.asking = 0
 	u.begin()
 	if t.stop {
 		t.mu.Unlock()
 		return false
 	}
-	u.asleep = true
+	u.asleep = u.asking == 0 // else it may have to begin more at once
+	sleeps := u.asleep
 	t.mu.Unlock()
-	u.submit()
-	if err := u.ring.Enter(true); err != nil {
+	n := u.submit()
+	if err := u.ring.Enter(sleeps); err != nil {
 		// a mistake of ours: it has taken it so far
 		panic("io-uring: the kernel refuses to enter the ring: " + err.Error())
 	}
-	n := u.ring.Reap(u.events)
+	n += u.ring.Reap(u.events[n:])
 	u.copyBack(u.events[:n])
-	t.mu.Lock()
-	u.asleep = false
-	for _, e := range u.events[:n] {
-		u.land(e)
-	}
-	t.mu.Unlock()
+	u.landAll(u.events[:n])
 	if len(u.complete) > 0 {
 		t.finish(u.complete, u.hand)
 		clear(u.complete)
 		u.complete = u.complete[:0]
 	}
 	return true
+}
+
+func (u *owner) landAll(events []ring.Event) {
+	u.t.mu.Lock()
+	u.asleep = false
+	for _, e := range events {
+		u.land(e)
+	}
+	u.t.mu.Unlock()
 }
 
 // kick implements mover.
@@ -198,6 +229,11 @@ func (u *owner) recall(it *item) {
 
 func (u *owner) adopt(int, string) (uintptr, *errs.Error) { return 0, nil }
 func (u *owner) drop(uintptr)                             {}
+
+// quick implements mover: a WRITE goes past the page cache.
+func (u *owner) quick(f *file, op transport.Op) bool {
+	return op == transport.Read && f.mayBeQuick(op) && f.cache.worth()
+}
 
 func (u *owner) straight() bool { return u.t.settings.Direct == DirectAuto }
 
@@ -247,12 +283,20 @@ func (u *owner) begin() {
 	}
 }
 
-// cut begins the next operation of an item. False means that it needs a bounce buffer and none is free.
+// cut begins the next operation of an item. False means that it needs a bounce buffer and none is free, or that this
+// round has enough to copy.
 func (u *owner) cut(it *item) bool {
+	if u.asking >= askMost {
+		return false
+	}
+	ask := !it.blocks && u.quick(it.file, it.slice.Op)
 	i := u.spare[len(u.spare)-1]
 	o := &u.operations[i]
 	if !o.begin(it, u.bounces) {
 		return false
+	}
+	if o.cached = ask; ask {
+		u.asking += o.length
 	}
 	u.spare = u.spare[:len(u.spare)-1]
 	u.fresh = append(u.fresh, i)
@@ -275,18 +319,26 @@ func (u *owner) cancel(it *item) {
 	}
 }
 
-// submit fills in entries for new operations.
-func (u *owner) submit() {
+// submit carries out new operations that the page cache can serve, and fills in entries for the others. It returns how
+// many have ended so; their events are the first ones.
+func (u *owner) submit() (ended int) {
 	if !u.armed {
 		u.armed = true
 		u.ring.Transfer(false, u.wakeFd, &u.wakeVec, 1, ^uint64(0), tagWake)
 	}
 	for _, i := range u.fresh {
 		o := &u.operations[i]
+		if o.cached && o.fromCache(u.bounces) {
+			u.events[ended] = ring.Event{Tag: uint64(i), Result: int32(o.length)}
+			ended++
+			continue
+		}
+		o.cached = false
 		o.prepare(u.bounces)
 		u.ring.Transfer(o.item.slice.Op == transport.Write, o.fd(), &o.vectors[0], o.count, o.offset, uint64(i))
 	}
 	u.fresh = u.fresh[:0]
+	return ended
 }
 
 // copyBack brings bytes that were READ into bounce buffers to where they belong. Their items have not ended, so the

@@ -1,0 +1,156 @@
+package file
+
+import (
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// guess predicts whether the next READ of a file finds its bytes in the page cache. A look costs a system call, some
+// 300 ns where nothing is there, and a hit saves a READ of the disk. After each miss twice as many READs go without a
+// look, up to guessMost; a hit ends that. All methods may be called from any goroutine, which may lose a count.
+type guess struct {
+	skip atomic.Int32 // READs that go without a look from now on
+	step atomic.Int32 // as many after the last miss
+}
+
+const guessMost = 63
+
+// worth reports whether the next READ should look.
+func (g *guess) worth() bool {
+	n := g.skip.Load()
+	if n > 0 {
+		g.skip.Store(n - 1)
+	}
+	return n <= 0
+}
+
+// learn notes the result of a look.
+func (g *guess) learn(hit bool) {
+	step := int32(0)
+	if !hit {
+		step = min(2*g.step.Load()+1, guessMost)
+	}
+	if g.step.Load() != step || step > 0 { // hits by many threads share the line
+		g.step.Store(step)
+		g.skip.Store(step)
+	}
+}
+
+// poll carries out the next slice on the caller's goroutine, by calls that cannot wait for a disk. The mover goes on
+// meanwhile.
+func (t *base) poll(budget int) (done int) {
+	var c carrier
+	for done < budget {
+		t.mu.Lock()
+		it := t.helpable()
+		t.mu.Unlock()
+		if it == nil {
+			break
+		}
+		carried := c.carry(t, it, noWait)
+		it.file.cache.learn(carried)
+		if !carried && t.putBack(it) {
+			break
+		}
+		t.finish([]*item{it}, nil)
+		done++
+	}
+	return done
+}
+
+// helpable takes the item that is next in turn, if a waiter can carry it out without waiting. The caller holds t.mu.
+func (t *base) helpable() *item {
+	if t.queue.Len() == 0 {
+		return nil
+	}
+	for c := range kit.Classes {
+		it := t.queue.List(c).First()
+		if it == nil {
+			continue
+		}
+		if it.state != queued || it.blocks || !it.file.isOpen() || !t.mover.quick(it.file, it.slice.Op) {
+			return nil
+		}
+		t.unqueue(it)
+		it.state = running
+		return it
+	}
+	return nil
+}
+
+// putBack leaves an item that would have to wait for a disk to the mover. False means that it was withdrawn meanwhile.
+func (t *base) putBack(it *item) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if it.withdrawn.Load() {
+		return false
+	}
+	it.blocks, it.at, it.state = true, 0, queued
+	t.queue.PushFront(it.class, it, &it.place)
+	t.mover.kick()
+	return true
+}
+
+// inlineMost bounds the bytes of an Inline, so that its caller is back soon.
+const inlineMost = 256 << 10
+
+// inline carries out slices of one file with bytes that are in the page cache, or of a file that is in memory. It
+// returns false for slices that would wait for a disk; these go the usual way.
+func (t *base) inline(slices []*transport.Slice) bool {
+	total := uint64(0)
+	for _, s := range slices {
+		total += s.Length
+		if s.RemoteKey != slices[0].RemoteKey {
+			return false
+		}
+	}
+	if len(slices) == 0 || total > inlineMost {
+		return false
+	}
+	it := t.embark(slices)
+	if it == nil {
+		return false
+	}
+	ok := true
+	var c carrier
+	for i := 0; i < len(slices) && ok; i++ {
+		it.slice, it.at, it.done = slices[i], 0, 0
+		ok = c.carry(t, it, noWait) && it.done == it.slice.Length
+	}
+	it.file.cache.learn(ok)
+	t.dismiss(it)
+	return ok
+}
+
+// embark checks slices for inline and takes an item that stands for all of them. So Close, Detach and Fence wait for
+// the caller as they do for a mover.
+func (t *base) embark(slices []*transport.Slice) *item {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rail := slices[0].Rail
+	l := t.links.Lookup(rail.Link)
+	if l == nil || l.rail() != rail || l.fenced || t.life.Closed() || t.free.Len() == 0 {
+		return nil
+	}
+	f := t.files.Lookup(slices[0].RemoteKey)
+	if f == nil || !f.isOpen() || !t.mover.quick(f, slices[0].Op) {
+		return nil
+	}
+	for _, s := range slices {
+		if s.Op != slices[0].Op {
+			return nil
+		}
+		if t.queue.Urgent() <= kit.ClassOf(s.Class) { // it was here before
+			return nil
+		}
+		if _, err := t.check(s, l); err != nil {
+			return nil
+		}
+	}
+	it := t.take(slices[0], l)
+	it.file, it.state = f, running
+	t.hold(f)
+	return it
+}

@@ -1,0 +1,177 @@
+package file
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// cachedFile is a file of a disk that a rig of io-uring has opened, with the pattern of a tag in it.
+type cachedFile struct {
+	*opened
+	t     testing.TB
+	plain *os.File
+}
+
+func newCachedFile(t *testing.T, tag, size uint64) *cachedFile {
+	r, path := newRig(t, UringFactory{}, Settings{}), onDisk(t)
+	content := make([]byte, size)
+	transporttest.Pattern(content, tag, 0)
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+	plain, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = plain.Close() })
+	c := &cachedFile{r.open(transport.FileSpec{Path: path}), t, plain}
+	if !r.tr.(*Uring).fileOf(c.key).direct.Load() {
+		t.Skip("not run: the file system of the temporary folder takes no O_DIRECT")
+	}
+	return c
+}
+
+// evict takes a range out of the page cache.
+func (c *cachedFile) evict(at, n int64) {
+	require.NoError(c.t, c.plain.Sync())
+	require.NoError(c.t, unix.Fadvise(int(c.plain.Fd()), at, n, unix.FADV_DONTNEED))
+}
+
+// misdirect lets every READ past the page cache find other bytes, so that bytes show which way they came.
+func (c *cachedFile) misdirect(tag, size uint64) {
+	other := onDisk(c.t)
+	content := make([]byte, size)
+	transporttest.Pattern(content, tag, 0)
+	require.NoError(c.t, os.WriteFile(other, content, 0o600))
+	fd, err := unix.Open(other, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	require.NoError(c.t, err)
+	defer unix.Close(fd)
+	require.NoError(c.t, unix.Dup3(fd, int(c.r.tr.(*Uring).fileOf(c.key).straight.Load()), unix.O_CLOEXEC))
+}
+
+// TestReadsComeFromThePageCache: a READ of cached bytes needs no disk. Other bytes are read past the page cache. Both
+// hold for aligned memory and for any other.
+func TestReadsComeFromThePageCache(t *testing.T) {
+	const size, cached, disk = 4 << 20, 1, 2
+	for _, aligned := range []bool{true, false} {
+		c := newCachedFile(t, cached, size)
+		c.misdirect(disk, size)
+		m := c.r.memory(size, aligned)
+		all := func() (list []*transport.Slice) {
+			for at := uint64(0); at < size; at += 1 << 20 {
+				list = append(list, c.slice(transport.Read, m, at, at, 1<<20))
+			}
+			return list
+		}
+		c.r.must(all()...)
+		require.NoError(t, m.check(cached, 0, 0, size))
+		c.evict(0, size)
+		c.r.must(all()...)
+		require.NoError(t, m.check(disk, 0, 0, size))
+	}
+}
+
+// TestInlineReadsCachedBytes: a small READ of cached bytes ends on its caller's thread. Bytes on the disk alone go by
+// the ring, as does every WRITE.
+func TestInlineReadsCachedBytes(t *testing.T) {
+	const size = 64 << 10
+	c := newCachedFile(t, 1, 2*size)
+	m := c.r.memory(size, true)
+	inline := func(op transport.Op, offset uint64) bool {
+		return c.r.tr.(*Uring).Inline([]*transport.Slice{c.slice(op, m, 0, offset, size)})
+	}
+	require.True(t, inline(transport.Read, size))
+	require.NoError(t, m.check(1, size, 0, size))
+	require.False(t, inline(transport.Write, 0), "a WRITE would stay in the page cache")
+	c.evict(0, 2*size)
+	require.False(t, inline(transport.Read, 0))
+	_, err := c.plain.ReadAt(make([]byte, 2*size), 0) // brings it back
+	require.NoError(t, err)
+	require.False(t, inline(transport.Read, 0), "one READ goes without a look after a miss")
+	require.True(t, inline(transport.Read, 0))
+}
+
+// TestWaitersCopyCachedBytes: a waiter carries out READs that the owner has not begun.
+func TestWaitersCopyCachedBytes(t *testing.T) {
+	const count, size = 64, 1 << 20
+	c := newCachedFile(t, 1, count*size)
+	m := c.r.memory(count*size, true)
+	tr := c.r.tr.(*Uring)
+	helped := 0
+	for range 20 { // the owner may be faster
+		var list []*transport.Slice
+		for i := range uint64(count) {
+			list = append(list, c.slice(transport.Read, m, i*size, i*size, size))
+		}
+		c.r.send(list...)
+		for n := 1; n > 0; helped += n {
+			n = tr.Poll(1)
+		}
+		for _, end := range c.r.wait(list...) {
+			require.Nil(t, end.Err)
+		}
+		if helped > 0 {
+			break
+		}
+	}
+	require.NotZero(t, helped)
+	require.NoError(t, m.check(1, 0, 0, count*size))
+}
+
+// TestBytesOfPageCacheAndDisk compares READs of random ranges with a shadow, while another descriptor writes through
+// the page cache, WRITEs go past it, and parts are evicted.
+func TestBytesOfPageCacheAndDisk(t *testing.T) {
+	const size, rounds = 2 << 20, 300
+	c, random := newCachedFile(t, 1, size), seeded(t)
+	shadow := make([]byte, size)
+	transporttest.Pattern(shadow, 1, 0)
+	for _, aligned := range []bool{true, false} {
+		m := c.r.memory(size, aligned)
+		for i := range uint64(rounds) {
+			length := 1 + random.Uint64N(256<<10)
+			at := random.Uint64N(size - length)
+			if random.IntN(2) == 0 {
+				at, length = at&^4095, (length+4095)&^4095
+			}
+			switch random.IntN(4) {
+			case 0:
+				transporttest.Pattern(shadow[at:at+length], 1000+i, at)
+				_, err := c.plain.WriteAt(shadow[at:at+length], int64(at))
+				require.NoError(t, err)
+			case 1:
+				m.fill(2000+i, at, length)
+				c.r.must(c.slice(transport.Write, m, at, at, length))
+				transporttest.Pattern(shadow[at:at+length], 2000+i, at)
+			case 2:
+				c.evict(int64(at), int64(length))
+			}
+			begin := random.Uint64N(size / 2)
+			m.fill(3000, 0, size)
+			c.r.must(c.slice(transport.Read, m, begin, begin, size/2))
+			got := make([]byte, size/2)
+			m.around.Load(got, m.from+begin)
+			require.Equal(t, shadow[begin:begin+size/2], got)
+		}
+	}
+}
+
+// TestMissesMakeLooksRare: the script of guess.
+func TestMissesMakeLooksRare(t *testing.T) {
+	var g guess
+	unlooked := func() (n int) {
+		for ; !g.worth(); n++ {
+		}
+		return n
+	}
+	for _, want := range []int{0, 1, 3, 7, 15, 31, 63, 63} {
+		require.Equal(t, want, unlooked())
+		g.learn(false)
+	}
+	unlooked()
+	g.learn(true)
+	require.True(t, g.worth())
+	g.learn(false)
+	require.Equal(t, 1, unlooked())
+}
