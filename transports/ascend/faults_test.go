@@ -367,7 +367,7 @@ func TestAConnectThatTakesTooLongIsReportedAndTriedAgain(t *testing.T) {
 	})
 }
 
-// An owner's fence holds for a peer that says nothing. What it has posted lands nowhere, and it hears later.
+// An owner's fence holds for a peer that says nothing. The slices that it posted land nowhere, and it hears later.
 func TestAFenceHoldsForAPeerThatDoesNotAnswer(t *testing.T) {
 	for _, goodbye := range []bool{false, true} {
 		t.Run(fmt.Sprintf("closes the region %v", goodbye), func(t *testing.T) {

@@ -151,8 +151,6 @@ var selectionTree = []string{"mnnvl", "shm", "nvlink", "rdma", "tcp", "gds", "io
 // TestEachRowOfTheSelectionTree follows the tree by the four facts on which the seed lets a choice depend. They are the
 // kinds of memory, the hosts, the switches, and the pairs that a transport moves. Each transport of the tree and of
 // this build is chosen in some row.
-// TestEachRowOfTheSelectionTree follows the tree of the transports seed: MNNVL, SHM, NVLink, RDMA, TCP, GDS, io_uring,
-// BufIO.
 func TestEachRowOfTheSelectionTree(t *testing.T) {
 	list, _ := described()
 	chosen := absent()
@@ -168,7 +166,7 @@ func TestEachRowOfTheSelectionTree(t *testing.T) {
 		{"NVLink: GPU and DRAM of one host", mem.Cuda, mem.Host, true, nil, "nvlink"},
 		{"RDMA: GPU and GPU of one host, where NVLink is off", mem.Cuda, mem.Cuda, true, []string{"nvlink"}, "rdma"},
 		{"RDMA: GPU and DRAM of two hosts", mem.Cuda, mem.Host, false, nil, "rdma"},
-		{"RDMA: DRAM and GPU of two hosts", mem.Host, mem.Cuda, false, nil, "rdma"},
+		{"RDMA: DRAM and GPU of two hosts", mem.Host, mem.Cuda, false, []string{"mnnvl"}, "rdma"},
 		{"RDMA: DRAM of two hosts", mem.Host, mem.Host, false, nil, "rdma"},
 		{"RDMA before TCP within a host", mem.Host, mem.Host, true, []string{"shm"}, "rdma"},
 		{"TCP: where nothing else is", mem.Host, mem.Host, false, []string{"rdma", "ascend_direct"}, "tcp"},
