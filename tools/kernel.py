@@ -46,7 +46,7 @@ KEPT = re.compile(
 LOOSE = ("drivers/net", "drivers/infiniband", "fs", "drivers", "")  # folders of which the files are unpacked
 DESCRIBES = re.compile(r"(Kconfig|Kbuild|Makefile)[^/]*$")
 
-# What is changed in the source: in a file, a text that is there once, and its successor.
+# Changes of the source: in a file, a text that is there once, and its successor.
 CHANGES = (
     # The registers of a program with vectors, which the host takes as a whole only. AVX-512 ends at 2,696 bytes, AMX at
     # 11,008: on a processor with AMX the first program ended the guest. The host cuts a length that is beyond its own.

@@ -37,7 +37,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 
 def settings_with(*plug_ins: str) -> dict[str, Any]:
-    """Policies prefer tcp, so only who asks for the plug-in gets it."""
+    """Policies prefer tcp, so a request meets the plug-in only if it asks for it."""
     usual = {"name": "usual", "segment_type": "memory", "transports": ["tcp", "inside"]}
     return {"plugins": list(plug_ins), "transports/shm/enable": False, "policy": [usual]}
 

@@ -37,6 +37,6 @@ def test_explain_names_the_policy_and_what_it_leaves_out(engine: tent.Engine) ->
 
 
 def test_a_policy_of_an_unknown_transport_is_refused() -> None:
-    unknown = 'no transport is called "udp"; known are shm, nvlink, rdma, tcp'
+    unknown = 'no transport is called "udp"; known are shm, mnnvl, nvlink, acl, rdma, ascend_direct, tcp'
     with pytest.raises(tent.InvalidArgumentError, match=unknown):
         tent.Engine(policy=[{"segment_type": "memory", "transports": ["udp"]}])

@@ -288,7 +288,7 @@ def test_first_guesses_name_the_cure(engine: tent.Engine) -> None:
             ("quic", "names no transport; known: .*shm, .*tcp"),
             ("rdma", "was asked for and cannot carry this: .*(no RDMA device|is not installed)"),
             ("gds", r"was asked for and cannot carry this: transports/gds/enable is false"),
-            ("mnnvl", r"not open in this engine \(.*; open are .*shm, .*tcp"),
+            ("ub", r"not open in this engine \(.*; open are .*shm, .*tcp"),
         ):
             with pytest.raises(INVALID, match=text):
                 engine.write(region[0:64], region[64:128], hint=hint)

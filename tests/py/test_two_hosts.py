@@ -67,7 +67,7 @@ OWNER = """
 
 @pytest.fixture(name="domain")
 def in_domain(nvml: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of a process whose GPUs are in a domain, with a key of a cluster."""
+    """The environment of a process with GPUs in a domain, and a key of a cluster."""
     key = tmp_path / "cluster.key"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)

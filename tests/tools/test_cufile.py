@@ -1,4 +1,4 @@
-"""The optional download of NVIDIA's libcufile: what it says where it cannot be had, and that it is looked for once."""
+"""The optional download of NVIDIA's libcufile: its reason where it cannot be had, and that it is looked for once."""
 
 from __future__ import annotations
 
