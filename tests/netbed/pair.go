@@ -183,6 +183,17 @@ func (p *Pair) Moves(t *testing.T, op transport.Op, fault func() error) Outcome 
 	t.Helper()
 	call := p.Half(t, op)
 	require.NoError(t, fault())
+	return p.arrives(t, call)
+}
+
+// Move moves the whole of one region, with nothing in its way.
+func (p *Pair) Move(t *testing.T, op transport.Op) Outcome {
+	t.Helper()
+	return p.arrives(t, p.Begin(t, op))
+}
+
+func (p *Pair) arrives(t *testing.T, call *rpc.Call) Outcome {
+	t.Helper()
 	out := p.End(t, call)
 	require.Equal(t, "COMPLETED", out.State, out.Error)
 	require.Equal(t, p.bytes, out.Bytes)

@@ -15,7 +15,7 @@ func TestAnotherAddressOfThePeerIsAsGood(t *testing.T) {
 	w := newWorld(t, nil)
 	w.Moves(t, transport.Write, func() error { return w.Rails[0].Drop(netbed.Both) })
 	require.NoError(t, w.Near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}), "asked over the control plane")
-	w.Moves(t, transport.Read, func() error { return nil })
+	w.Move(t, transport.Read)
 	require.NoError(t, w.Rails[0].Heal())
 	w.Moves(t, transport.Write, func() error { // kills the connections instead of silencing them
 		_, _, err := w.Rails[0].Abort(w.A)

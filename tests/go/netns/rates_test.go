@@ -14,7 +14,7 @@ import (
 func TestASlowRailCarriesWhatItCan(t *testing.T) {
 	netbed.EitherWay(t, func(t *testing.T, op transport.Op) {
 		w := newWorld(t, nil)
-		even := w.Moves(t, op, func() error { return nil })
+		even := w.Move(t, op)
 		slow := w.Moves(t, op, func() error { return w.Rails[1].Limit(railRate / 10) })
 		t.Logf("all alike %v, one at a tenth %v", even.Took.Round(time.Millisecond), slow.Took.Round(time.Millisecond))
 		require.Empty(t, w.Broken(t), "a slow rail is no dead one")
@@ -28,7 +28,7 @@ func TestPacketsAreLostNowAndThen(t *testing.T) {
 		w := newWorld(t, nil)
 		w.all(t, func(r *netbed.Rail) error { return r.Lose(0.01) })
 		for range 2 {
-			out := w.Moves(t, op, func() error { return nil })
+			out := w.Move(t, op)
 			t.Logf("%v", out.Took.Round(time.Millisecond))
 		}
 		require.Empty(t, w.Broken(t))

@@ -27,7 +27,7 @@ func TestTheSwitchReadsWhatSecurityDataLetsIt(t *testing.T) {
 			require.NoError(t, err)
 			var texts [][]byte
 			for _, op := range []transport.Op{transport.Write, transport.Read} {
-				w.Moves(t, op, func() error { return nil })
+				w.Move(t, op)
 				texts = append(texts, w.texts(t)...)
 			}
 			late, _ := w.start(t, w.A, nil) // its handshakes are heard, too

@@ -106,7 +106,7 @@ func TestADeviceThatIsDeletedCostsItsRailAlone(t *testing.T) {
 			})
 			w.untilDown(t, w.rails[0], 0, transport.Write)
 			require.Empty(t, w.Events(t, "rail_down "+railName(w.rails[1])))
-			w.Moves(t, transport.Read, func() error { return nil })
+			w.Move(t, transport.Read)
 		})
 	}
 }
@@ -164,14 +164,14 @@ func TestBytesGoToTCPAndComeBack(t *testing.T) {
 			return nil
 		})
 		netbed.Await(t, "bytes go by TCP", func() bool { // the first move may have been over before the silence
-			w.Moves(t, op, func() error { return nil })
+			w.Move(t, op)
 			return carried("tcp") > before
 		})
 		w.all(t, roce.Rail.Heal)
 		w.AwaitRails(t, len(w.rails))
 		netbed.Await(t, "bytes go by RDMA again", func() bool {
 			tcp, rdma := carried("tcp"), carried("rdma")
-			w.Moves(t, op, func() error { return nil })
+			w.Move(t, op)
 			return carried("tcp") == tcp && carried("rdma") >= rdma+regionBytes
 		})
 	})

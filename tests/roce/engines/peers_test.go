@@ -42,8 +42,8 @@ func TestAPeerThatIsKilledEndsItsMoves(t *testing.T) {
 		require.NoError(t, w.Near.Call("Actor.Fill", uint64(own), &netbed.Nothing{}))
 		w.mortal(t)
 		require.NoError(t, w.Near.Call("Actor.Check", uint64(own), &netbed.Nothing{}), "written after the end")
-		w.Moves(t, transport.Write, func() error { return nil })
-		w.Moves(t, transport.Read, func() error { return nil })
+		w.Move(t, transport.Write)
+		w.Move(t, transport.Read)
 	})
 }
 
@@ -90,8 +90,8 @@ func TestMemoryThatMayNotBeLockedGoesByTCP(t *testing.T) {
 	user.Far, address = user.Open(t, start(4*bytes), user.settings(roce.B, nil))
 	user.Near, _ = user.Open(t, start(limit), user.settings(roce.A, nil))
 	require.NoError(t, user.Near.Call("Actor.Connect", address, &netbed.Nothing{}))
-	user.Moves(t, transport.Write, func() error { return nil })
-	user.Moves(t, transport.Read, func() error { return nil })
+	user.Move(t, transport.Write)
+	user.Move(t, transport.Read)
 	var how string
 	require.NoError(t, user.Near.Call("Actor.Explain", netbed.Nothing{}, &how))
 	require.Contains(t, how, "memlock")
