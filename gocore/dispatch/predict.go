@@ -40,7 +40,8 @@ func (c *Core) Predict(id BatchID, first int, enough time.Duration, now clock.Ti
 	return longest
 }
 
-// predictHop returns when everything of a class and of those before it should have left a link, in ns.
+// predictHop returns when everything of a class and of those before it should have left a link, in ns. An assumed rate
+// predicts nothing: a rail that carried only short bursts has none of its own, and may be done at any moment.
 func (c *Core) predictHop(hop *plan.Hop, class uint8, now clock.Time) float64 {
 	best := math.Inf(1)
 	l := c.link(hop.Link)
@@ -54,6 +55,9 @@ func (c *Core) predictHop(hop *plan.Hop, class uint8, now clock.Time) float64 {
 	share := waiting / uint64(max(l.good, 1))
 	for _, r := range l.rails {
 		if r != nil && r.rank == l.rank {
+			if !r.meter.Measured() {
+				return 0
+			}
 			best = min(best, r.predictFinish(share, now))
 		}
 	}
