@@ -122,15 +122,13 @@ class Handle:
         self._words.release()
         loop.forget()
 
-    def _dropped(self, batch: int, at: int, small: bool, keep: object, asked: bool) -> None:
+    def _dropped(self, batch: int, at: int, keep: object, asked: bool) -> None:
         """A Transfer was garbage collected, perhaps in the middle of anything: if it goes on, so does its memory. The
-        batches of small ones that have COMPLETED are given back many at a time: that takes a call."""
-        self._live.pop(batch, None)
+        batch of one that has COMPLETED is given back, with those of the small ones before it."""
         try:
             if self._states[at] == COMPLETED:
                 self._spent.append(batch)
-                if not small or len(self._spent) >= self._spare:
-                    self._free_spent()
+                self._free_spent()
             elif not sys.is_finalizing():
                 self._hub.watch(batch, Orphan(self, keep, asked))
         except (ValueError, RuntimeError, TentError):

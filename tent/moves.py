@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .grid import Grid
     from .indexes import Integers
 
+UNSPEC = IntentType.UNSPEC
+
 Form = Callable[..., Begun]  # moving.ranges or moving.pages
 
 
@@ -305,7 +307,7 @@ class Moves(Handle):
             and stream is None
             and integrity is None
             and durability is None
-            and intent == 0
+            and intent is UNSPEC
             and not policy
             and require is None
             and trace is None

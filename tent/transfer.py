@@ -129,7 +129,10 @@ class Transfer:
     def result(self, timeout: float | str | None = None) -> int:
         """Waits for the end and returns the number of bytes. Raises TransferError if it ended in another way, the
         builtin TimeoutError if `timeout` seconds were not enough: then it goes on, and its memory is still in use."""
-        state = self._state()
+        try:  # as _state() does, without its cost
+            state = self._states[self._at]
+        except ValueError:
+            state = self._state()
         if state <= PENDING:
             state = self._await_end(timeout)
         if state == COMPLETED:
@@ -291,8 +294,17 @@ class Transfer:
         raise TypeError("a Transfer cannot be pickled; send engine.export() and open it in the other process")
 
     def __del__(self) -> None:
-        if self._outcome is None:
-            self._engine._dropped(self._batch, self._at, self._total >= 0, self._keep, self._asked)
+        if self._outcome is not None:
+            return
+        engine, batch = self._engine, self._batch
+        engine._live.pop(batch, None)
+        try:
+            if self._total >= 0 and self._states[self._at] == COMPLETED and len(engine._spent) < engine._spare:
+                engine._spent.append(batch)  # given back later, many at a time: that takes a call
+                return
+        except ValueError:
+            return  # the engine has closed meanwhile, or this is a forked child
+        engine._dropped(batch, self._at, self._keep, self._asked)
 
     def _state(self) -> int:
         try:
