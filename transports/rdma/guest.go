@@ -3,10 +3,13 @@ package rdma
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -295,7 +298,7 @@ func (t *Transport) serveConnect(ctx context.Context, from transport.Peer, r *ki
 	return g.once(ctx, number, turn, func(rail *guestRail) ([]byte, *errs.Error) {
 		ours, failed := g.receive(t.nics()[index], rail, &theirs)
 		if failed != nil {
-			return nil, errs.Wrap(errs.RdmaError, "rdma.serve", failed).WithScope(errs.ScopeRail, errs.SideLocal)
+			return nil, errs.Wrap(errs.RdmaError, "rdma.serve", failed).WithScope(errs.ScopeRail, joinSide(failed))
 		}
 		return g.news(ours.encode(nil)), nil
 	})
@@ -354,6 +357,17 @@ func join(pair *verbs.Pair, path *verbs.Path) error {
 		return err
 	}
 	return pair.Connect(path)
+}
+
+// joinSide blames the path where the kernel found no way to the far end, as a silent switch lets it. All other failures
+// to connect are this device's.
+func joinSide(err error) errs.Side {
+	for _, wayless := range [...]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ETIMEDOUT} {
+		if errors.Is(err, wayless) {
+			return errs.SidePath
+		}
+	}
+	return errs.SideLocal
 }
 
 func (t *Transport) serveLearn(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
