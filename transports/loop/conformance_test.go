@@ -37,3 +37,12 @@ func TestConformance(t *testing.T) {
 		}
 	})
 }
+
+// Memory of the host that an engine allocates beside a platform is its own: loop's is in Go's heap, near no node.
+func TestBesideAPlatformNothingIsAllocated(t *testing.T) {
+	_, beside := OnPlatform{Platform: devicetest.New(t, mem.Tpu, 1)}.Describe()
+	_, is := transport.Find[transport.Allocator](&loop{})
+	require.True(t, is)
+	_, is = transport.Find[transport.Allocator](beside)
+	require.False(t, is)
+}

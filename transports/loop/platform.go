@@ -10,8 +10,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// OnPlatform makes loop transports for memory of a platform that has no transport of its own inside of a
-// process. The
+// OnPlatform makes loop transports for memory of a platform that has no transport of its own inside of a process. The
 // platform copies between its memory and the host's, and pools of the host carry the bytes on.
 type OnPlatform struct {
 	device.Platform
@@ -44,6 +43,13 @@ func open(r reach, host transport.Host, sink transport.Sink) *loop {
 	t.Start(slicesMax, sink, (*link).up, t.carry)
 	t.number = here.Insert(func(uint64) *loop { return t })
 	return t
+}
+
+// Lacks implements transport.Selective: beside a platform it allocates nothing. Memory of the host is the engine's,
+// in pages of its own and near its node; that of a device is the platform's.
+func (t *loop) Lacks(optional any) bool {
+	_, allocator := optional.(*transport.Allocator)
+	return allocator && t.platform != nil
 }
 
 // fill adds the facts that hang on the memory.
