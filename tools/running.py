@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -187,7 +186,8 @@ class Runner:
         print(f"----- {self.name}: {self.log.relative_to(ROOT)}", flush=True)
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - SHOWN))
-            shutil.copyfileobj(log, sys.stdout.buffer)
+            end = log.read(SHOWN)  # read first: what shows this log may itself write there
+        sys.stdout.buffer.write(end)
         sys.stdout.buffer.flush()
         print(f"----- end of {self.name}", flush=True)
 

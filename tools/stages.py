@@ -169,11 +169,13 @@ def adapters(r: Runner, ctx: Context) -> Tally:
 def pythons(r: Runner, ctx: Context) -> Tally:
     """the same wheel on every other interpreter: the tests of the border to it"""
     total = Tally()
-    marks, files = ("not slow", None) if ctx.everything else ("interpreter and not slow", marked("interpreter"))
+    marks, files = "interpreter and not slow", marked("interpreter")
+    if ctx.everything:
+        marks, files = "not slow and not clock", others("clock")
     runners = {version: r.beside(version) for version in ctx.others()}
 
     def suite(version: str) -> Tally:
-        return runners[version].pytest(ctx.python(version), "-m", marks, timeout=900, suite=files or ("tests/py",))
+        return runners[version].pytest(ctx.python(version), "-m", marks, timeout=900, suite=files)
 
     with ThreadPoolExecutor() as pool:  # most of these tests wait
         for version, tally in zip(runners, pool.map(suite, runners)):

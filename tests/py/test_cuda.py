@@ -379,6 +379,7 @@ def test_mooncakes_engine_copies_nothing_of_a_device_by_hand(library: str) -> No
 
 
 def test_without_a_driver_the_error_says_what_is_missing() -> None:
+    pytest.importorskip("numpy")
     program = """
 import tent
 from tent.compat import nixl

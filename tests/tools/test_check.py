@@ -135,6 +135,16 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(runner:
         assert time.monotonic() < deadline, "the child still runs"
 
 
+def test_a_log_is_shown_once_where_it_is_shown_to_itself(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage may show a log that is its own: it once wrote 46 GB."""
+    monkeypatch.setattr(running, "ROOT", runner.log.parent)
+    runner.log.write_text("the end\n")
+    with runner.log.open("a") as own:
+        monkeypatch.setattr(sys, "stdout", own)
+        runner.show()
+    assert runner.log.read_text().count("the end") == 2
+
+
 def test_a_check_that_cannot_be_made_here_is_skipped_with_its_reason(runner: Runner) -> None:
     assert runner.ok("sh", "-c", "echo first; echo no data here; exit 77", timeout=10) == Tally(
         skipped=1, reasons={"no data here": 1}
