@@ -186,7 +186,7 @@ class Runner:
         print(f"----- {self.name}: {self.log.relative_to(ROOT)}", flush=True)
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - SHOWN))
-            end = log.read(SHOWN)  # read first: what shows this log may itself write there
+            end = log.read(SHOWN)  # read first: standard output may be this very log
         sys.stdout.buffer.write(end)
         sys.stdout.buffer.flush()
         print(f"----- end of {self.name}", flush=True)
