@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import build_gotent
 import interpreters
@@ -41,8 +42,11 @@ def run(*command: str, **env: str) -> None:
 
 def build() -> None:
     install("docs", "test")
-    run(sys.executable, "-m", "pytest", "--quiet", "tests/py/test_docs.py", "tests/py/test_readme.py", "-m", "not slow")
-    run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", NO_MKDOCS_2_WARNING="1")
+    # Scripts, unlike `python -m`, put no source tree on sys.path, whose package may have no native module.
+    scripts = Path(sys.executable).parent
+    pages = ("tests/py/test_docs.py", "tests/py/test_readme.py")
+    run(str(scripts / "pytest"), "--quiet", *pages, "-m", "not slow")
+    run(str(scripts / "mkdocs"), "build", "--quiet", "--strict", NO_MKDOCS_2_WARNING="1")
     print(f"{ROOT / 'build' / 'site' / 'index.html'}")
 
 
