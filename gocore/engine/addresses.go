@@ -243,36 +243,61 @@ func (c *Call) anywhere(r *Ranges) *errs.Error {
 	if err := c.placeRemote(&g.far, r.N, r.Remote, r.RemoteSize, &r.RemoteOffsets, &r.Bytes); err != nil {
 		return err
 	}
-	return c.gather(g, r.N, &g.near, &g.far, r.Remote.Segment, func(i int) (uint64, uint64, *errs.Error) {
-		return uint64(i), uint64(i), nil
-	})
+	return c.gather(g, r.N, &g.near, &g.far, r.Remote.Segment, nil)
 }
 
 // listed appends ranges of two address lists, by their indexes.
 func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
 	g := gatherings.Get().(*gathering)
 	defer freeGathering(g)
-	return c.gather(g, r.N, local.list, remote.list, remote.segment, func(i int) (uint64, uint64, *errs.Error) {
-		src, ok := r.Src.at(i)
-		if !ok || src >= local.pages {
-			return 0, 0, outside("source", i, int64(src), local.pages)
-		}
-		dst, ok := r.Dst.at(i)
-		if !ok || dst >= remote.pages {
-			return 0, 0, outside("destination", i, int64(dst), remote.pages)
-		}
-		return src, dst, nil
-	})
+	chosen := chosenBy(r, local.pages, remote.pages)
+	return c.gather(g, r.N, local.list, remote.list, remote.segment, &chosen)
 }
 
-// gather makes one task of all ranges that share their regions and their length.
-func (c *Call) gather(g *gathering, n int, near, far *addressList, segment SegmentID,
-	chosen func(int) (uint64, uint64, *errs.Error)) *errs.Error {
+// choice is the ranges of two address lists that a call names by indexes.
+type choice struct {
+	src, dst  *Indexes
+	here      []uint64 // the indexes themselves where both are 64-bit and adjacent, as stacks give them
+	there     []uint64
+	near, far uint64 // ranges of each list
+}
+
+func chosenBy(r *Pages, near, far uint64) choice {
+	c := choice{src: &r.Src, dst: &r.Dst, near: near, far: far}
+	if here, there := r.Src.plain(r.N), r.Dst.plain(r.N); here != nil && there != nil {
+		c.here, c.there = here, there
+	}
+	return c
+}
+
+// at returns the ranges that are named in place i.
+func (c *choice) at(i int) (src, dst uint64, err *errs.Error) {
+	if c.here != nil {
+		src, dst = c.here[i], c.there[i] // a negative one is above every bound
+	} else {
+		src, dst = c.src.word(i), c.dst.word(i)
+	}
+	if src >= c.near {
+		return 0, 0, outside("source", i, int64(src), c.near)
+	}
+	if dst >= c.far {
+		return 0, 0, outside("destination", i, int64(dst), c.far)
+	}
+	return src, dst, nil
+}
+
+// gather makes one task of all ranges that share their regions and their length. Without a choice it takes every range
+// of both lists, in order.
+func (c *Call) gather(g *gathering, n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
 	first, last := len(c.lists), -1
+	homes := max(len(near.homes), len(far.homes))
 	for i := range n {
-		src, dst, err := chosen(i)
-		if err != nil {
-			return err
+		src, dst := uint64(i), uint64(i)
+		if chosen != nil {
+			var err *errs.Error
+			if src, dst, err = chosen.at(i); err != nil {
+				return err
+			}
 		}
 		a, b := near.at(src), far.at(dst)
 		if a.bytes != b.bytes {
@@ -286,24 +311,43 @@ func (c *Call) gather(g *gathering, n int, near, far *addressList, segment Segme
 				return c.scatter(n, near, far, segment, chosen)
 			}
 			if first+last == len(c.lists) {
-				c.lists = append(c.lists, newPlaces(a.bytes))
+				c.open(first, i, n, homes, a.bytes)
 			}
 		}
 		list := c.lists[first+last]
 		list.LocalAt = append(list.LocalAt, a.offset)
 		list.RemoteAt = append(list.RemoteAt, b.offset)
-		list.order = append(list.order, uint32(i))
+		if len(g.pairs) > 1 {
+			list.order = append(list.order, uint32(i))
+		}
 	}
 	before := 0
 	for at, key := range g.pairs {
 		list := c.lists[first+at]
 		list.before = before
-		before += len(list.order)
+		before += len(list.LocalAt)
 		if err := c.group(near.homes[key.near], far.homes[key.far], segment, list); err != nil {
-			return indexed(int(list.order[0]), err)
+			return indexed(list.first(), err)
 		}
 	}
 	return nil
+}
+
+// open appends a list for a further group, found at range i of n. The first as many groups as there are regions get
+// room for an equal share of the ranges: growing step by step touches fresh memory in every step, on the caller's time.
+// The order of the first group is written down once it is not alone.
+func (c *Call) open(first, i, n, homes int, bytes uint64) {
+	list, groups := newPlaces(bytes), len(c.lists)-first
+	if groups < homes {
+		list.reserve(n / homes)
+	}
+	if groups == 1 {
+		alone := c.lists[first]
+		for k := range i {
+			alone.order = append(alone.order, uint32(k))
+		}
+	}
+	c.lists = append(c.lists, list)
 }
 
 func unequal(i int, here, there uint64) *errs.Error {
@@ -330,12 +374,14 @@ func (c *Call) group(here, there home, segment SegmentID, list *places) *errs.Er
 }
 
 // scatter makes a task of each range: there are too many pairs to gather them.
-func (c *Call) scatter(n int, near, far *addressList, segment SegmentID,
-	chosen func(int) (uint64, uint64, *errs.Error)) *errs.Error {
+func (c *Call) scatter(n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
 	for i := range n {
-		src, dst, err := chosen(i)
-		if err != nil {
-			return err
+		src, dst := uint64(i), uint64(i)
+		if chosen != nil {
+			var err *errs.Error
+			if src, dst, err = chosen.at(i); err != nil {
+				return err
+			}
 		}
 		a, b := near.at(src), far.at(dst)
 		if a.bytes != b.bytes {

@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"runtime"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,4 +52,44 @@ func TestAnIrregularAddressListKeepsItsRanges(t *testing.T) {
 	}
 	require.Len(t, list.homes, 3)
 	require.Equal(t, spot{2, 50, 1}, list.at(50))
+}
+
+func TestTheFirstGroupHasRoomForItsShareAndAnOrderOnceThereIsAnother(t *testing.T) {
+	c := new(Call)
+	c.open(0, 0, 1000, 2, 32)
+	require.GreaterOrEqual(t, cap(c.lists[0].LocalAt), 500)
+	require.GreaterOrEqual(t, cap(c.lists[0].RemoteAt), 500)
+	require.Empty(t, c.lists[0].order, "a group that is alone has the order of the call")
+	require.Zero(t, c.lists[0].first())
+
+	c.open(0, 3, 1000, 2, 64)
+	require.Equal(t, []uint32{0, 1, 2}, c.lists[0].order)
+	require.Empty(t, c.lists[1].order)
+}
+
+func TestIndexesOutsideOfAListAreNamedWhateverTheirForm(t *testing.T) {
+	words, small := []int64{0, -1, 3}, []int32{0, -1, 3}
+	wide := IndexesOf(words)
+	narrow := Indexes{Addr: uintptr(unsafe.Pointer(unsafe.SliceData(small))), Width: 4, Stride: 4}
+	backwards := IndexesOf(words)
+	backwards.Addr += 16
+	backwards.Stride = -8
+	for name, form := range map[string]struct {
+		indexes Indexes
+		places  [3]int // of 0, -1 and 3
+	}{
+		"words":      {wide, [3]int{0, 1, 2}},
+		"half words": {narrow, [3]int{0, 1, 2}},
+		"backwards":  {backwards, [3]int{2, 1, 0}},
+	} {
+		chosen := chosenBy(&Pages{N: 3, Src: form.indexes, Dst: form.indexes}, 3, 4)
+		src, dst, err := chosen.at(form.places[0])
+		require.Nil(t, err, name)
+		require.Zero(t, src+dst, name)
+		_, _, err = chosen.at(form.places[1])
+		require.ErrorContains(t, err, "is -1, the grid has pages 0 to 2", name)
+		_, _, err = chosen.at(form.places[2])
+		require.ErrorContains(t, err, "source index", name)
+	}
+	runtime.KeepAlive(small)
 }

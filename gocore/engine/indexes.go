@@ -55,6 +55,20 @@ func (x *Indexes) at(i int) (value uint64, ok bool) {
 	return signed(*(*int64)(p))
 }
 
+// word returns item i as 64 bits; one that is negative is above every bound.
+func (x *Indexes) word(i int) uint64 {
+	value, _ := x.at(i)
+	return value
+}
+
+// plain returns n items as words where each has 64 bits and the next one is adjacent, else nil.
+func (x *Indexes) plain(n int) []uint64 {
+	if x.Width != 8 || x.Stride != 8 {
+		return nil
+	}
+	return mem.Words(x.Addr, n)
+}
+
 func signed(v int64) (uint64, bool) { return uint64(v), v >= 0 }
 
 // IndexesOf views a Go slice and keeps it alive.

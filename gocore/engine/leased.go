@@ -80,7 +80,5 @@ func (c *Call) pagesOfLease(own *region, from *GridRegion, to Remote, list *plac
 		g.near.add(here, begin+list.LocalAt[i], list.Bytes)
 		g.far.add(home{there.ID, 0, there.Size}, offset, list.Bytes)
 	}
-	return c.gather(g, len(list.LocalAt), &g.near, &g.far, to.Segment, func(i int) (uint64, uint64, *errs.Error) {
-		return uint64(i), uint64(i), nil
-	})
+	return c.gather(g, len(list.LocalAt), &g.near, &g.far, to.Segment, nil)
 }

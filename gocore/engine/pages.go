@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -31,6 +32,19 @@ func newPlaces(bytes uint64) *places {
 	l.Bytes, l.LocalAt, l.RemoteAt = bytes, l.LocalAt[:0], l.RemoteAt[:0]
 	l.rows, l.order, l.before = 1, l.order[:0], 0
 	return l
+}
+
+// reserve makes room for n places of ranges.
+func (l *places) reserve(n int) {
+	l.LocalAt, l.RemoteAt = slices.Grow(l.LocalAt, n), slices.Grow(l.RemoteAt, n)
+}
+
+// first returns the index in its call of the first range.
+func (l *places) first() int {
+	if len(l.order) > 0 {
+		return int(l.order[0])
+	}
+	return 0
 }
 
 func freePlaces(lists []*places) {
