@@ -126,7 +126,7 @@ class TentConnector(_OverTent, NixlPullConnector):  # type: ignore[misc]
 
 
 class TentPushConnector(_OverTent, NixlPushConnector):  # type: ignore[misc]
-    """Prefill servers WRITE the KV cache to decode servers, as far as vLLM's own push connector works.
+    """Prefill servers WRITE the KV cache to decode servers. Both requests of a prompt have one X-Request-Id.
 
     Example:
         from vllm.config import KVTransferConfig

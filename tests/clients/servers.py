@@ -107,12 +107,12 @@ class Server:
             "model": "little", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
             "return_token_ids": True,
         }  # fmt: skip
+        headers = {"Content-Type": "application/json"}
         if transfer is not None:
             body["kv_transfer_params"] = transfer
+            headers |= pairing(transfer)
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+            f"http://127.0.0.1:{self.port}/v1/completions", json.dumps(body).encode(), headers
         )
         with urllib.request.urlopen(request, timeout=limit) as answer:
             return dict(json.load(answer))
@@ -144,6 +144,16 @@ def running(*servers: Server) -> Iterator[None]:
     finally:
         for server in servers:
             server.kill()
+
+
+def pairing(transfer: dict[str, Any]) -> dict[str, str]:
+    """The header by which push connectors find the two requests of a prompt: both have one X-Request-Id, which the
+    prefill server's own identifier has in its middle."""
+    if transfer.get("transfer_mode") != "push":
+        return {}
+    found = re.fullmatch(r"cmpl-(.+)-\d+-[0-9a-f]+", transfer["remote_request_id"])
+    assert found is not None, transfer
+    return {"X-Request-Id": found[1]}
 
 
 def by_nixl(prefill: Server, prompt: list[int]) -> dict[str, Any]:

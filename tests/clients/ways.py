@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class Way:
     needs: str = ""  # the module that must be there
     options: dict[str, Any] = field(default_factory=dict)
     device: bool = False  # the connector asks torch for an accelerator
+    pushes: bool = False  # the prefill server writes, and the decode server waits
 
     @property
     def over_tent(self) -> bool:
@@ -44,7 +46,11 @@ class Way:
             "kv_load_failure_policy": policy, "kv_connector_extra_config": {**self.options, **options},
         }  # fmt: skip
         prefix = [sys.executable, "-m", "tent", "run", "--as", self.stands_for, "--"] if self.stands_for else []
-        environment = {"PYTHONPATH": with_device(logs)} if self.device else {}
+        environment = {}
+        if self.device:
+            environment["PYTHONPATH"] = with_plug_in(logs, "little_device", DEVICE)
+        if self.pushes:
+            environment["PYTHONPATH"] = with_plug_in(logs, "little_rest", REST)
         return Server(name, model, logs, transfer, prefix, environment)
 
     def missing(self) -> str:
@@ -60,29 +66,43 @@ def meet(way: Way, prefill: Server, decode: Server) -> None:
     """Sends a request until a KV cache has moved. vLLM gives a handshake a few seconds, which a busy machine needs for
     the first."""
     prompt = little.prompt(200, 0)
+    mover = prefill if way.pushes else decode
     for _ in range(TRIES):
         try:
             decode.tokens(prompt, transfer=way.hand_over(prefill, prompt))
         except OSError:
             continue
-        if not way.counts or decode.metric(MOVED) > 0:
+        if not way.counts or mover.metric(MOVED) > 0:
             return
     raise AssertionError(f"no KV cache has moved in {TRIES} requests:\n{decode.tail()}")
 
 
-def with_device(folder: Path) -> str:
-    """A PYTHONPATH with a plug-in of vLLM that names device 0 where torch has no accelerator: MooncakeConnector asks
-    for one, also where its memory is that of the host."""
-    import os
+# MooncakeConnector asks for an accelerator, also where its memory is that of the host.
+DEVICE = """
+def load():
+    import torch
+    torch.accelerator.current_device_index = lambda: 0
+"""
 
-    place = folder / "device"
+# A server that waits for a push looks for it without a pause, and vLLM's processes wait for each other by
+# sched_yield(). On Linux 6.18 with two processors, threads that can run got none for as long as that went on, which is
+# the whole lease: neither NIXL's handshake nor tent's came to its end.
+REST = """
+def load():
+    import os, time
+    os.sched_yield = lambda: time.sleep(1e-4)
+"""
+
+
+def with_plug_in(folder: Path, name: str, text: str) -> str:
+    """A PYTHONPATH with a plug-in of vLLM, whose load() runs in each of its processes."""
+    place = folder / name
     if not place.exists():
-        info = place / "little_device-1.dist-info"
+        info = place / f"{name}-1.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: little-device\nVersion: 1\n")
-        (info / "entry_points.txt").write_text("[vllm.general_plugins]\nlittle-device = little_device:name\n")
-        text = "def name():\n    import torch\n    torch.accelerator.current_device_index = lambda: 0\n"
-        (place / "little_device.py").write_text(text)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {name}:load\n")
+        (place / f"{name}.py").write_text(text)
     return os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH", "")]))
 
 
@@ -95,4 +115,10 @@ WAYS = {
     ),
     "nixl": Way("NixlConnector", servers.by_nixl, needs="nixl"),
     "mooncake": Way("MooncakeConnector", servers.by_mooncake, needs="mooncake.engine", options=MOONCAKE, device=True),
+}
+
+PUSHES = {
+    "tent": Way("TentPushConnector", servers.by_nixl, pushes=True),
+    "tent-as-nixl": Way("NixlPushConnector", servers.by_nixl, stands_for="nixl", pushes=True),
+    "nixl": Way("NixlPushConnector", servers.by_nixl, needs="nixl", pushes=True),
 }
