@@ -60,6 +60,11 @@ def test_output_and_status_of_the_command_come_back(fake: Path, capfdbinary: pyt
     assert b"the kernel speaks" not in printed.err
 
 
+def test_the_guest_keeps_to_one_processor(fake: Path) -> None:
+    install(fake, "open(f'{ctl}/status', 'w').write(str(len(os.sched_getaffinity(0))))")
+    assert guest.run(["true"], rails=2, limit=300) == 1
+
+
 def test_a_late_command_and_a_dead_guest_show_the_console(fake: Path, capfd: pytest.CaptureFixture[str]) -> None:
     install(fake, "time.sleep(1000)")
     assert guest.run(["true"], rails=2, limit=0.3) == guest.TIMED_OUT
