@@ -131,6 +131,8 @@ func (l *lane) postLocked() {
 	}
 	l.length, l.writes = 0, false
 	l.head += uint32(n)
+	l.rail.posted = true
+	l.device.flying.Add(int64(n))
 	if _, err := l.pair.Post(l.chain[:n]); err != nil {
 		cause := errs.New(errs.Lost, Name, "%v", err).WithScope(errs.ScopeRail, errs.SideLocal)
 		l.failLocked(cause)
@@ -241,6 +243,7 @@ func (l *lane) doneLocked(wc *verbs.WC) (was transport.Rail, cause *errs.Error) 
 		return l.brokenLocked(wc, &l.ring[turn%uint32(len(l.ring))])
 	}
 	l.moved = clock.Now()
+	l.device.flying.Add(-int64(turn + 1 - l.tail))
 	for ; l.tail != turn+1; l.tail++ {
 		p := &l.ring[l.tail%uint32(len(l.ring))]
 		l.bytes -= uint64(p.bytes)
@@ -307,6 +310,7 @@ func (l *lane) settleLocked(peer bool) {
 			l.rail.finishLocked(o, o.end)
 		}
 	}
+	l.device.flying.Add(-int64(l.head - l.tail))
 	l.head, l.tail, l.bytes, l.length, l.writes = 0, 0, 0, 0, false
 }
 

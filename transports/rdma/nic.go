@@ -40,6 +40,7 @@ type device struct {
 	lanes atomic.Pointer[[]*lane]    // by the number in the ids of work requests; written under mu
 	all   atomic.Pointer[[]*waiting] // completion queues; written under mu
 
+	flying    atomic.Int64   // work requests that are out
 	unwatched atomic.Bool    // a sleeper may not know its bell: its goroutine takes completions
 	given     atomic.Bool    // it was lost, and closed
 	running   sync.WaitGroup // its goroutines
@@ -246,6 +247,7 @@ func (d *device) endPair(pair *verbs.Pair, in *waiting, requests int) {
 		return
 	}
 	d.take()
+	d.expect()
 	d.mu.Lock()
 	in.room += requests
 	d.mu.Unlock()

@@ -19,7 +19,9 @@ import (
 //	sleeper     Watch: arm, take again ── ppoll on the bell ── Woken: quiet a bell that rang, take
 //
 // A queue that is armed rings once, and is armed again only after that: to arm is a system call or a write to the NIC.
-// After arming comes another look, for a completion that came before.
+// After arming comes another look, for a completion that came before. A device with nothing out is not armed: whoever
+// posts looks at once, and arms for that which is still out (expect). A waiter that polls meanwhile has its Arm before it.
+// Both write before they read (Dekker's algorithm): a poster the number that is out before polling, Arm the other way.
 //
 // While somebody sleeps the goroutine is deaf, for it would be woken only to leave the ring to the sleeper, by switches
 // of threads that cost more than the completion. A sleeper makes it deaf, and the last one to leave makes it hear
@@ -99,6 +101,7 @@ func (d *device) takeSome(w *waiting) int {
 	for _, r := range touched[:rails] {
 		r.mu.Lock()
 		r.pumpLocked()
+		r.posted = false // whoever takes looks again, or arms
 		r.unlock()
 	}
 	for _, e := range ends[:ruins] {
@@ -150,10 +153,10 @@ type ruin struct {
 	cause *errs.Error
 }
 
-// arm makes the bell ring at the next completion.
+// arm makes the bell ring at the next completion, if one may come.
 func (d *device) arm() {
 	d.pollMu.Lock()
-	if !d.closed && !d.armed {
+	if !d.closed && !d.armed && d.flying.Load() > 0 {
 		d.armed = true
 		for _, w := range d.queues() {
 			_ = w.queue.Arm() // of a lost device: its rails are down
@@ -161,6 +164,16 @@ func (d *device) arm() {
 	}
 	d.pollMu.Unlock()
 	d.take()
+}
+
+// expect follows each posting. Where nobody polls it takes the completions that are there already, and arms for the others.
+func (d *device) expect() {
+	if d.t.polling.Load() && !d.unwatched.Load() {
+		return
+	}
+	if d.take(); d.flying.Load() > 0 {
+		d.arm()
+	}
 }
 
 // hear makes the device's goroutine hear the bells, or not. It hears a bell that rang meanwhile: the kernel reports the

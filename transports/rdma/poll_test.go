@@ -22,6 +22,23 @@ func TestAQueueThatHasNotRungIsNotArmedAgain(t *testing.T) {
 	require.Equal(t, before, r.f.Control(t, "arms"))
 }
 
+// TestOnlySlicesThatAreStillOutRing counts the arms of slices that end while they are posted, and of others.
+func TestOnlySlicesThatAreStillOutRing(t *testing.T) {
+	r := newRig(t, overOne)
+	r.works(t) // connects
+	rail := r.c.Rail(t)
+	for prompt := 1; prompt >= 0; prompt-- {
+		r.f.Control(t, "prompt %d", prompt)
+		before := r.f.Control(t, "arms")
+		for i := range 8 {
+			s := r.slice(t, rail, uint64(i)*4096, 4096)
+			require.Equal(t, 1, r.c.Send(s))
+			require.Nil(t, r.c.Wait(t, s)[0].Err)
+		}
+		require.Equal(t, prompt == 0, r.f.Control(t, "arms") > before, "prompt %d", prompt)
+	}
+}
+
 // TestARingThatNoSleeperSawIsAnswered: something else has woken the sleeper. The goroutine hears the ring when the last
 // sleeper arms. If it has heard it before and left it, the sleeper answers. A later ring is heard all the same.
 func TestARingThatNoSleeperSawIsAnswered(t *testing.T) {
@@ -35,6 +52,10 @@ func TestARingThatNoSleeperSawIsAnswered(t *testing.T) {
 		if heard {
 			d.hear(true)
 		}
+		tr.polling.Store(true) // the completion is left to the bell
+		d.flying.Add(1)
+		d.arm()
+		d.flying.Add(-1)
 		written := r.f.Control(t, "writes")
 		first := r.slice(t, r.c.Rail(t), 0, 4096)
 		require.Equal(t, 1, r.c.Send(first))

@@ -64,6 +64,7 @@ type rail struct {
 	queue      kit.ClassQueue[op]
 	clock      *time.Timer // of slices that were asked back while they were out
 	ticking    bool
+	posted     bool   // work requests since the mutex was taken: somebody has to look for their completions
 	parts      *batch // completions that are handed over once the mutex is free
 }
 
@@ -118,13 +119,16 @@ func (r *rail) railLocked() transport.Rail {
 
 // unlock hands the completions over that came up under the mutex.
 func (r *rail) unlock() {
-	b := r.parts
-	r.parts = nil
+	b, posted := r.parts, r.posted
+	r.parts, r.posted = nil, false
 	ready, rail := false, transport.Rail{}
 	if r.starved && r.state == up && (r.slab == nil || r.free.Len() > 0) {
 		r.starved, ready, rail = false, true, r.railLocked()
 	}
 	r.mu.Unlock()
+	if posted {
+		r.device.expect()
+	}
 	if b != nil {
 		b.deliver(r.link.t.sink)
 		r.link.t.recycle(b)
@@ -308,6 +312,7 @@ func (r *rail) tickLocked() {
 // tick gives up lanes that hold a slice which was asked back, where nothing has come back for a while.
 func (r *rail) tick() {
 	r.device.take() // completions that are there count, however late its goroutine is
+	r.device.expect()
 	r.mu.Lock()
 	r.ticking = false
 	limit := r.link.t.settings.Clock
