@@ -19,9 +19,11 @@ import (
 //	sleeper     Watch: arm, take again ── ppoll on the bell ── Woken: quiet a bell that rang, take
 //
 // A queue that is armed rings once, and is armed again only after that: to arm is a system call or a write to the NIC.
-// After arming comes another look, for a completion that came before. A device with nothing out is not armed: whoever
-// posts looks at once, and arms for that which is still out (expect). A waiter that polls meanwhile has its Arm before it.
-// Both write before they read (Dekker's algorithm): a poster the number that is out before polling, Arm the other way.
+// After arming comes another look, for a completion that came before.
+//
+// A device with nothing out is not armed. Each posting looks at once, and arms for the requests that are still out
+// (expect). It leaves both to a waiter that polls, which has yet to call Arm. Each side writes before it reads: a
+// posting the number of requests before it reads polling, Arm the other way round.
 //
 // While somebody sleeps the goroutine is deaf, for it would be woken only to leave the ring to the sleeper, by switches
 // of threads that cost more than the completion. A sleeper makes it deaf, and the last one to leave makes it hear
@@ -101,7 +103,7 @@ func (d *device) takeSome(w *waiting) int {
 	for _, r := range touched[:rails] {
 		r.mu.Lock()
 		r.pumpLocked()
-		r.posted = false // whoever takes looks again, or arms
+		r.posted = false // the caller of take looks again, or arms
 		r.unlock()
 	}
 	for _, e := range ends[:ruins] {
@@ -166,7 +168,7 @@ func (d *device) arm() {
 	d.take()
 }
 
-// expect follows each posting. Where nobody polls it takes the completions that are there already, and arms for the others.
+// expect follows each posting. Where nobody polls, it takes the completions that are there, and arms for the others.
 func (d *device) expect() {
 	if d.t.polling.Load() && !d.unwatched.Load() {
 		return
