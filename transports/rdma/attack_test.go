@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
@@ -145,4 +146,138 @@ func TestAMaliciousInitiatorThatDoesNotHearAFenceIsCutOff(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAMaliciousInitiatorThatAnswersAFenceKeepsNoKey plays a peer that answers the fence, and then posts by the key of
+// before on a queue pair that still works. The engine of an honest peer has the new key and goes on.
+func TestAMaliciousInitiatorThatAnswersAFenceKeepsNoKey(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		one   bool
+		epoch transport.Epoch
+		knobs []string
+	}{
+		{"a fence for all", false, 1, nil},
+		{"a fence for it alone", true, 1, nil},
+		{"its right to the region ends", true, transport.ForGood, nil},
+		{"keys come back at once", false, 1, []string{"reuse 1"}},
+	} {
+		for _, op := range []uint32{verbs.OpWrite, verbs.OpRead} {
+			t.Run(c.name, func(t *testing.T) {
+				r := newRigOver(t, 1, nil, c.knobs...)
+				owner := r.b.Transport.(*Transport)
+				theirs := r.c.Import(t, r.b.Register(t, rigSize, mem.GlobalReadWrite))
+				key, at := rkey(r.b, theirs.Operand.Key), base(theirs.Addr)
+				r.open(t, op, key, at, theirs.Operand)
+				rail := r.railOfA(t)
+				pair := rail.lanes[0].pair
+				var peer *transport.Peer
+				if c.one {
+					peer = &r.a.Peer
+				}
+				require.NoError(t, owner.Revoke(t.Context(), theirs.Operand.Key, peer, c.epoch))
+				attributes, err := pair.Query()
+				require.NoError(t, err)
+				require.NotEqual(t, pairFailed, int(attributes.State), "the fence leaves its other transfers alone")
+				require.False(t, r.forgeOn(t, rail, op, key, at), "the device has carried it out")
+				require.NoError(t, theirs.Check(before, 0, 0, rigSize))
+				require.NoError(t, r.local.Check(moved, 0, 0, rigSize))
+				if theirs.Update(); c.epoch != transport.ForGood {
+					r.c.Renew(t, theirs)
+					r.reaches(t, theirs, c.epoch)
+				}
+			})
+		}
+	}
+}
+
+// open requires that a key is good on a lane that works, and fills both operands for the next attack.
+func (r *rig) open(t *testing.T, op uint32, key uint32, at uint64, theirs *transporttest.Operand) {
+	t.Helper()
+	r.local.Fill(moved, 0, rigSize)
+	require.True(t, r.forge(t, op, key, at), "the way is open before")
+	r.local.Fill(moved, 0, rigSize) // a READ has filled it
+	r.works(t)
+	theirs.Fill(before, 0, rigSize)
+}
+
+// reaches requires that a slice of an epoch reaches a region, also where a lane is connected anew.
+func (r *rig) reaches(t *testing.T, to *transporttest.Remote, epoch transport.Epoch) {
+	t.Helper()
+	await(t, "a slice by the new key", func() bool {
+		s := r.c.Slice(transport.Write, r.c.Rail(t), r.local, 0, to, 0, forged)
+		s.Epoch = max(s.Epoch, epoch)
+		return r.c.Submit(s) == 1 && r.c.Wait(t, s)[0].Err == nil
+	})
+	require.NoError(t, to.Check(moved, 0, 0, forged))
+}
+
+// TestADisconnectedPeerHasNoQueuePair has a peer post by the key of a region after its end, and attach again.
+func TestADisconnectedPeerHasNoQueuePair(t *testing.T) {
+	for _, op := range []uint32{verbs.OpWrite, verbs.OpRead} {
+		r := newRigOver(t, 1, nil)
+		owner := r.b.Transport.(*Transport)
+		theirs := r.b.Register(t, rigSize, mem.GlobalReadWrite)
+		key, at := rkey(r.b, theirs.Key), base(theirs.Addr)
+		r.open(t, op, key, at, theirs)
+		rail := r.railOfA(t)
+		owner.Disconnect(r.a.Peer.ID)
+		require.NoError(t, owner.Revoke(t.Context(), theirs.Key, &r.a.Peer, transport.ForGood))
+		require.Equal(t, key, rkey(r.b, theirs.Key), "the end of a peer costs others no new key")
+		require.False(t, r.forgeOn(t, rail, op, key, at), "the device has carried it out")
+		require.NoError(t, theirs.Check(before, 0, 0, rigSize))
+		require.NoError(t, r.local.Check(moved, 0, 0, rigSize))
+		_, err := owner.guest(r.a.Peer, 99, true)
+		require.Equal(t, errs.PeerNotAdmitted, err.Code)
+	}
+}
+
+// TestAFenceWithoutPeersRegistersNothing: keys that nobody was here to use are kept.
+func TestAFenceWithoutPeersRegistersNothing(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	fenced := func(n *transporttest.Node, o *transporttest.Operand) bool {
+		key := rkey(n, o.Key)
+		require.NoError(t, n.Transport.Revoke(t.Context(), o.Key, nil, 1))
+		return rkey(n, o.Key) != key
+	}
+	alone, seen := r.a.Register(t, rigSize, mem.GlobalReadWrite), r.b.Register(t, rigSize, mem.GlobalReadWrite)
+	require.False(t, fenced(r.a, alone), "nobody has attached to the first node")
+	require.True(t, fenced(r.b, seen), "a guest is here")
+	_, err := r.b.Transport.(*Transport).guest(transport.Peer{ID: transport.NumberedID(99)}, 1, true)
+	require.Nil(t, err)
+	for _, g := range r.b.Transport.(*Transport).guests.all(transport.ID{}) {
+		r.b.Transport.(*Transport).dismiss(g)
+	}
+	require.True(t, fenced(r.b, seen), "a guest has come and left: it may come back with the key")
+	require.False(t, fenced(r.b, seen), "and it cannot have this one")
+}
+
+// TestADeviceWithoutRoomForTwoKeysGetsTheNewOneLast: at the limit of locked memory, the old key makes room for the new.
+func TestADeviceWithoutRoomForTwoKeysGetsTheNewOneLast(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	owner := r.b.Transport.(*Transport)
+	key := rkey(r.b, r.remote.Operand.Key)
+	r.f.Control(t, "register 1")
+	require.NoError(t, owner.Revoke(t.Context(), r.remote.Operand.Key, nil, 1))
+	require.NotEqual(t, key, rkey(r.b, r.remote.Operand.Key))
+	r.remote.Update()
+	r.c.Renew(t, r.remote)
+	r.reaches(t, r.remote, 1)
+}
+
+// TestADeviceThatGivesTheOldKeyAgainHasNone: the next fence asks it once more.
+func TestADeviceThatGivesTheOldKeyAgainHasNone(t *testing.T) {
+	r := newRigOver(t, 1, nil, "reuse 1")
+	owner := r.b.Transport.(*Transport)
+	region := owner.regions.Lookup(r.remote.Operand.Key)
+	key := rkey(r.b, r.remote.Operand.Key)
+	r.works(t) // its lanes are connected
+	r.f.Control(t, "register 1")
+	require.NoError(t, owner.Revoke(t.Context(), r.remote.Operand.Key, nil, 1))
+	require.Nil(t, region.keys.Load().remote[0])
+	require.False(t, r.forgeOn(t, r.railOfA(t), verbs.OpRead, key, base(r.remote.Addr)), "the device has carried it out")
+	require.NoError(t, owner.Revoke(t.Context(), r.remote.Operand.Key, nil, 2))
+	r.remote.Update()
+	r.c.Renew(t, r.remote)
+	r.reaches(t, r.remote, 2)
 }

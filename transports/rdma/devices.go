@@ -129,7 +129,7 @@ func (t *Transport) renew(r *region, list []*device, replace bool) {
 	}
 	old := r.keys.Load()
 	k := newKeys(old.version, len(list))
-	k.why = old.why
+	k.why, k.came = old.why, old.came
 	var fresh, over keys
 	changed := false
 	for i, d := range list {

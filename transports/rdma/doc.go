@@ -28,7 +28,8 @@
 // An rkey is a bearer right: a peer that has one and a queue pair to us may use it. Queue pairs are connected for peers
 // only that the control plane has identified. A NIC may give the key of a closed region to the next one. So a key is
 // closed behind the answers of all peers that learned of the region, or behind the reset of their queue pairs
-// (revoke.go), and a link asks the owner about each region that it imports.
+// (revoke.go), and a link asks the owner about each region that it imports. An answer is no proof: a fence replaces the
+// keys of its region, too (rekey.go).
 //
 // # Visibility
 //

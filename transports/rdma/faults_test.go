@@ -309,6 +309,7 @@ func TestAFenceHoldsForAPeerThatDoesNotAnswer(t *testing.T) {
 	}
 	await(t, "the news of the fence", func() bool { return r.c.Epoch() >= epoch })
 	require.NoError(t, r.remote.Check(after, 0, 0, rigSize), "written after the fence by a slice of before")
+	r.c.Renew(t, r.remote)
 	r.works(t)
 }
 

@@ -64,6 +64,8 @@ type guests struct {
 	mu    sync.Mutex
 	byKey map[guestKey]*guest
 	count map[transport.ID]int
+	came  uint64                // of other engines, ever
+	out   map[transport.ID]bool // peers that were disconnected: their engine lets no more of them in than it keeps names
 }
 
 func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, *errs.Error) {
@@ -74,6 +76,9 @@ func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, 
 	switch {
 	case g != nil:
 		return g, nil
+	case t.guests.out[from.ID]:
+		return nil, errs.New(errs.PeerNotAdmitted, "rdma.serve", "the owner has disconnected this engine").
+			WithScope(errs.ScopeLink, errs.SideRemote)
 	case !make:
 		return nil, errs.New(errs.Stale, "rdma.serve", "a link that is not attached").
 			WithScope(errs.ScopeLink, errs.SideRemote)
@@ -84,7 +89,45 @@ func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, 
 	g = &guest{key: key, peer: from, rails: map[uint32]*guestRail{}, unheard: map[uint64]news{}}
 	t.guests.byKey[key] = g
 	t.guests.count[from.ID]++
+	if !from.Self {
+		t.guests.came++
+	}
 	return g, nil
+}
+
+// foreigners reports whether a guest of another engine is here, and how many have come ever.
+func (t *guests) foreigners() (here bool, came uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, g := range t.byKey {
+		if !g.peer.Self {
+			return true, t.came
+		}
+	}
+	return false, t.came
+}
+
+// disconnected reports whether a peer is kept out.
+func (t *guests) disconnected(peer transport.ID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.out[peer]
+}
+
+// Disconnect implements transport.Disconnecter. A connection of the peer that is under way ends first.
+func (t *Transport) Disconnect(peer transport.ID) {
+	if !t.enter() {
+		return
+	}
+	defer t.calls.Done()
+	t.guests.mu.Lock()
+	t.guests.out[peer] = true
+	t.guests.mu.Unlock()
+	var wait sync.WaitGroup
+	for _, g := range t.guests.all(peer) {
+		wait.Go(func() { t.dismiss(g) })
+	}
+	wait.Wait()
 }
 
 // dismiss closes the queue pairs of a guest. Nothing of it moves when it returns.

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -104,6 +105,13 @@ func (d *device) registerPart(r *region, at, bytes, first uint64, access verbs.A
 		return d.verbs.RegisterDMABuf(r.DMABuf.Fd, r.DMABuf.Offset+at, bytes, first, access)
 	}
 	return d.verbs.Register(r.Addr+uintptr(at), bytes, first, access)
+}
+
+// shares reports whether a part has a remote key that one of another memory has, or had. A nil one has none.
+func (m *memory) shares(other *memory) bool {
+	return other != nil && slices.ContainsFunc(m.parts, func(part *verbs.Memory) bool {
+		return slices.ContainsFunc(other.parts, func(o *verbs.Memory) bool { return o.RKey == part.RKey })
+	})
 }
 
 // end closes the registrations. A nil one is none.

@@ -43,11 +43,12 @@ type keys struct {
 	version uint32
 	local   []*memory
 	remote  []*memory
-	why     error // of the first device that did not
+	why     error  // of the first device that did not
+	came    uint64 // guests that had come when the remote ones were made
 }
 
 func newKeys(version uint32, devices int) *keys {
-	return &keys{version, make([]*memory, devices), make([]*memory, devices), nil}
+	return &keys{version: version, local: make([]*memory, devices), remote: make([]*memory, devices)}
 }
 
 // own is the local key of a device, nil if it did not take the region, or came later and has not yet.
@@ -135,6 +136,7 @@ func (t *Transport) pin(r *region, version uint32) (*keys, error) {
 	}
 	list := t.nics()
 	k := newKeys(version, len(list))
+	_, k.came = t.guests.foreigners()
 	causes := make([]error, len(list))
 	var wait sync.WaitGroup
 	for i, d := range list {
@@ -172,11 +174,7 @@ func prefault(m *mem.Region) {
 }
 
 func (d *device) pin(r *region, k *keys) error {
-	relaxed := verbs.Access(0)
-	if *d.t.settings.Relaxed != 0 {
-		relaxed = verbs.Relaxed
-	}
-	access := relaxed
+	access := d.relaxed()
 	if !r.ReadOnly {
 		access |= verbs.LocalWrite
 	}
@@ -185,17 +183,30 @@ func (d *device) pin(r *region, k *keys) error {
 		return err
 	}
 	if r.Permission.Allows(false) {
-		access = relaxed | verbs.RemoteRead
-		if r.Permission.Allows(true) && !r.ReadOnly {
-			access |= verbs.RemoteWrite | verbs.LocalWrite
-		}
-		if k.remote[d.index], err = d.register(r, base(r.Addr), access); err != nil {
+		if k.remote[d.index], err = d.pinForPeers(r); err != nil {
 			own.end()
 			return err
 		}
 	}
 	k.local[d.index] = own
 	return nil
+}
+
+// pinForPeers registers a region that peers may reach by a remote key, which no registration that is there has.
+func (d *device) pinForPeers(r *region) (*memory, error) {
+	access := d.relaxed() | verbs.RemoteRead
+	if r.Permission.Allows(true) && !r.ReadOnly {
+		access |= verbs.RemoteWrite | verbs.LocalWrite
+	}
+	return d.register(r, base(r.Addr), access)
+}
+
+// relaxed is the right of a NIC to order its writes as it likes, if the settings give it.
+func (d *device) relaxed() verbs.Access {
+	if *d.t.settings.Relaxed != 0 {
+		return verbs.Relaxed
+	}
+	return 0
 }
 
 // close ends keys: the remote ones alone, or all.

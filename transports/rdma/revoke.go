@@ -2,19 +2,23 @@ package rdma
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// A fence of an owner. NICs of peers read and write its memory without asking, so it asks their engines first.
+// A fence of an owner. NICs of peers read and write its memory without asking, so it asks their engines first, and then
+// closes the remote keys that the peers had (rekey.go). The answers keep transfers of honest peers whole, the keys keep
+// out the others.
 //
-//	Revoke ── news to every guest that learned of the region ──answers: nothing of before is out──▶ quiet
-//	             └── no answer in time ──▶ its queue pairs are reset ──▶ quiet; it hears when it connects again
+//	Revoke ── news to every guest that learned of the region ──answers: nothing of before is out──▶ old keys are closed
+//	             └── no answer in time ──▶ its queue pairs are reset; it hears when it connects again ──▶ the same
 //
-// For good, the remote keys are closed then and not earlier. A key may come back for other memory at once, and nobody
-// is left that could use it: a peer that answered refuses its slices, and one that did not has no queue pair.
+// A NIC may give a closed key to other memory at once. An honest peer does not use it: one that answered refuses its
+// slices, and one that did not has no queue pair. One that lies may guess keys of the owner's memory in any case.
 
 // gate is the state of a region towards peers, guarded by region.mu.
 type gate struct {
@@ -71,45 +75,53 @@ func (t *Transport) revoke(ctx context.Context, r *region, peer *transport.Peer,
 		r.gate.some[peer.ID] = r.gate.some[peer.ID].shut(epoch)
 	}
 	r.mu.Unlock()
-	t.tell(ctx, r, peer, news{region: uint64(r.key), floor: epoch, closed: epoch == transport.ForGood})
-	if peer == nil && epoch == transport.ForGood {
-		r.mu.Lock()
-		if !r.ended {
-			r.ended = true
-			r.keys.Load().close(false)
-		}
-		r.mu.Unlock()
+	n := news{region: uint64(r.key), floor: epoch, closed: epoch == transport.ForGood}
+	if peer != nil || !n.closed {
+		t.rekey(ctx, r, peer, n)
+		return
 	}
+	t.tell(ctx, r, nil, n)
+	r.mu.Lock()
+	if !r.ended {
+		r.ended = true
+		r.keys.Load().close(false)
+	}
+	r.mu.Unlock()
 }
 
-// tell brings news of a region to the guests that know it. When it returns, nothing that the news forbid moves.
+// tell brings news of a region to the guests that know it. Guests of others than a peer, nil for everybody, hear of the
+// keys alone. When it returns, no slice that the news forbid is out, unless a peer lies.
 func (t *Transport) tell(ctx context.Context, r *region, peer *transport.Peer, n news) {
 	r.mu.Lock()
-	var list []*guest
-	for g := range r.guests {
-		if peer == nil || peer.ID == g.key.id {
-			list = append(list, g)
-		}
-	}
+	list := slices.Collect(maps.Keys(r.guests))
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
 	var wait sync.WaitGroup
 	for _, g := range list {
-		wait.Go(func() {
-			g.mu.Lock()
-			ended := g.ended
-			g.mu.Unlock()
-			if ended {
-				r.mu.Lock()
-				delete(r.guests, g)
-				r.mu.Unlock()
-				return
-			}
-			if _, err := t.host.Call(ctx, g.peer, n.encode(message(kindNews, g.key.link))); err != nil {
-				g.cut(n)
-			}
-		})
+		theirs := n
+		if peer != nil && peer.ID != g.key.id {
+			theirs.floor, theirs.closed = 0, false
+		}
+		if theirs.closed || theirs.floor != 0 || theirs.version != 0 {
+			wait.Go(func() { t.tellOne(ctx, r, g, theirs) })
+		}
 	}
 	wait.Wait()
+}
+
+// tellOne brings news to a guest, or cuts it off.
+func (t *Transport) tellOne(ctx context.Context, r *region, g *guest, n news) {
+	g.mu.Lock()
+	ended := g.ended
+	g.mu.Unlock()
+	if ended {
+		r.mu.Lock()
+		delete(r.guests, g)
+		r.mu.Unlock()
+		return
+	}
+	if _, err := t.host.Call(ctx, g.peer, n.encode(message(kindNews, g.key.link))); err != nil {
+		g.cut(n)
+	}
 }

@@ -22,17 +22,18 @@ const Name = "rdma"
 type Factory struct{}
 
 var (
-	_ transport.Configured = Factory{}
-	_ transport.Listener   = (*Settings)(nil)
-	_ transport.Homed      = (*Settings)(nil)
-	_ transport.Surveyor   = Factory{}
-	_ transport.Examiner   = Factory{}
-	_ transport.Parker     = (*Transport)(nil)
-	_ transport.Prober     = (*Transport)(nil)
-	_ transport.Matcher    = (*Transport)(nil)
-	_ transport.Remapper   = (*Transport)(nil)
-	_ transport.Flusher    = (*Transport)(nil)
-	_ transport.Explainer  = (*Transport)(nil)
+	_ transport.Configured   = Factory{}
+	_ transport.Listener     = (*Settings)(nil)
+	_ transport.Homed        = (*Settings)(nil)
+	_ transport.Surveyor     = Factory{}
+	_ transport.Examiner     = Factory{}
+	_ transport.Parker       = (*Transport)(nil)
+	_ transport.Prober       = (*Transport)(nil)
+	_ transport.Matcher      = (*Transport)(nil)
+	_ transport.Remapper     = (*Transport)(nil)
+	_ transport.Flusher      = (*Transport)(nil)
+	_ transport.Disconnecter = (*Transport)(nil)
+	_ transport.Explainer    = (*Transport)(nil)
 )
 
 // Name returns "rdma".
@@ -132,7 +133,7 @@ func (Factory) Open(_ context.Context, config any, host transport.Host, sink tra
 	}
 	t := &Transport{settings: settings, host: host, sink: sink, self: host.Self(), flush: settings.flushes(),
 		emptied: make(chan struct{}),
-		guests:  guests{byKey: map[guestKey]*guest{}, count: map[transport.ID]int{}}}
+		guests:  guests{byKey: map[guestKey]*guest{}, count: map[transport.ID]int{}, out: map[transport.ID]bool{}}}
 	if err := t.arrange(); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,8 @@ type Conn struct {
 type Remote struct {
 	*Operand
 	Key transport.RemoteKey
+
+	imported transport.Descriptor
 }
 
 // Connect attaches to a peer and waits for a rail.
@@ -45,7 +48,22 @@ func (c *Conn) Import(t *testing.T, o *Operand) *Remote {
 	key, err := c.Node.Transport.Import(c.Link, o.Descriptor)
 	require.NoError(t, err)
 	require.NotZero(t, key, "a RemoteKey is never 0")
-	return &Remote{Operand: o, Key: key}
+	return &Remote{Operand: o, Key: key, imported: o.Descriptor}
+}
+
+// Renew imports an operand again if its owner has described it anew, as the engine does.
+func (c *Conn) Renew(t *testing.T, remote *Remote) {
+	t.Helper()
+	if !bytes.Equal(remote.imported, remote.Descriptor) {
+		*remote = *c.Import(t, remote.Operand)
+	}
+}
+
+// Fence fences an operand, waits until tasks that begin now carry the new epoch, and renews the operand.
+func (c *Conn) Fence(t *testing.T, remote *Remote, peer *transport.Peer) {
+	t.Helper()
+	c.Hear(t, remote.Operand.Fence(t, peer))
+	c.Renew(t, remote)
 }
 
 // Rail returns a rail of the link that is up, waiting for one if need be.
@@ -225,6 +243,18 @@ func (c *Conn) One(t *testing.T, s *transport.Slice) *errs.Error {
 	return c.Wait(t, s)[0].Err
 }
 
+// Carry sends a slice of a task that is under way, again with the newer key if the owner has replaced the older one.
+func (c *Conn) Carry(t *testing.T, local *Operand, remote *Remote, s *transport.Slice) {
+	t.Helper()
+	err := c.One(t, s)
+	if c.Renew(t, remote); err != nil && err.Code == errs.Replaced && s.RemoteKey != remote.Key {
+		again := c.Slice(s.Op, s.Rail, local, uint64(s.Local-local.Addr), remote, s.Remote, s.Length)
+		again.Epoch = s.Epoch
+		err = c.One(t, again)
+	}
+	require.Nil(t, err, "slice %d", s.Id)
+}
+
 // Barrier is the second look: slices of both directions, several sizes and classes on every rail that is up, all begun
 // after every earlier slice. Bytes that an earlier slice has under way have landed, or never will, when it returns.
 func (c *Conn) Barrier(t *testing.T) {
@@ -235,7 +265,7 @@ func (c *Conn) Barrier(t *testing.T) {
 		c.fence.remote = c.To.Register(t, size, mem.GlobalReadWrite)
 		c.key = c.Import(t, c.fence.remote).Key
 	}
-	remote := &Remote{c.fence.remote, c.key}
+	remote := &Remote{Operand: c.fence.remote, Key: c.key}
 	for _, rail := range c.Rails() {
 		var list []*transport.Slice
 		for i := range 16 {

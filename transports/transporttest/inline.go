@@ -100,7 +100,7 @@ func testInlineRefuses(t *testing.T, h Harness) {
 		"stale rail": p.c.Slice(transport.Write, stale, local, 0, remote, 0, size),
 		"unknown rail": p.c.Slice(transport.Write, transport.Rail{Link: rail.Link + 1000, Generation: 1}, local,
 			0, remote, 0, size),
-		"unknown remote key": p.c.Slice(transport.Write, rail, local, 0, &Remote{remote.Operand, remote.Key + 1000}, 0,
+		"unknown remote key": p.c.Slice(transport.Write, rail, local, 0, &Remote{Operand: remote.Operand, Key: remote.Key + 1000}, 0,
 			size),
 		"unknown local key": p.c.Slice(transport.Write, rail,
 			&Operand{Memory: local.Memory, Node: p.a, Key: local.Key + 1000}, 0, remote, 0, size),
@@ -175,7 +175,7 @@ func testInlineRevoke(t *testing.T, h Harness) {
 		s := p.storm(p.c, transport.Write, local, remote, size)
 		p.await(t, &s.carried, 50)
 		if keep {
-			p.c.Hear(t, remote.Fence(t, nil))
+			p.c.Fence(t, remote, nil)
 			p.await(t, &s.carried, 10) // a fence is not for good
 			s.end()
 			continue

@@ -232,6 +232,7 @@ func (n *Node) RegisterMemory(t *testing.T, m *Memory, permission mem.Permission
 func (o *Operand) Revoke(t *testing.T, peer *transport.Peer) {
 	t.Helper()
 	require.NoError(t, o.Node.Transport.Revoke(t.Context(), o.Key, peer, transport.ForGood))
+	o.Update()
 }
 
 // Fence fences the operand in the next epoch, which it returns.
@@ -239,7 +240,17 @@ func (o *Operand) Fence(t *testing.T, peer *transport.Peer) transport.Epoch {
 	t.Helper()
 	epoch := o.Node.w.nextEpoch()
 	require.NoError(t, o.Node.Transport.Revoke(t.Context(), o.Key, peer, epoch))
+	o.Update()
 	return epoch
+}
+
+// Update takes the descriptor that the owner's transport has described last.
+func (o *Operand) Update() {
+	o.Node.w.locked(func() {
+		if newest := o.Node.described[o.Key]; newest != nil {
+			o.Descriptor = newest
+		}
+	})
 }
 
 // nextEpoch counts the fences of all nodes together, as each engine counts its own.

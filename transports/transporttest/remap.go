@@ -63,12 +63,7 @@ func (c *changing) remap(t *testing.T, conn *Conn, from, upTo int) *Remote {
 		end := min(upTo*c.page-band, int(c.Size))
 		require.NoError(t, r.Remap(t.Context(), c.Key, uint64(begin), uint64(end-begin)))
 	}
-	w := conn.Node.w
-	w.locked(func() {
-		if newer := c.Node.described[c.Key]; newer != nil {
-			c.Descriptor = newer
-		}
-	})
+	c.Update()
 	return conn.Import(t, c.Operand)
 }
 

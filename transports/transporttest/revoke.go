@@ -181,7 +181,7 @@ func testFencedNew(t *testing.T, h Harness) {
 	for range 10 {
 		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)]
-		p.c.Hear(t, remote.Fence(t, nil))
+		p.c.Fence(t, remote, nil)
 		remote.Fill(tagAfter, 0, remote.Size)
 		for _, end := range p.c.Wait(t, list...) {
 			if end.Err != nil {
@@ -211,7 +211,7 @@ func testFencedReads(t *testing.T, h Harness) {
 		if round > 0 {
 			p.c.Wait(t, list[:min(round, len(list))]...)
 		}
-		p.c.Hear(t, remote.Fence(t, nil))
+		p.c.Fence(t, remote, nil)
 		remote.Fill(tagAfter, 0, remote.Size)
 		for i, end := range p.c.Wait(t, list...) {
 			if at := uint64(i) * size; end.Err == nil {
@@ -246,7 +246,7 @@ func testFencedOld(t *testing.T, h Harness) {
 	for range 3 {
 		local.Fill(tagMoved, 0, local.Size)
 		old := p.fencedOld(p.c, local, remote, size)
-		p.c.Hear(t, remote.Fence(t, nil))
+		p.c.Fence(t, remote, nil)
 		remote.Fill(tagAfter, 0, remote.Size)
 		for _, s := range old {
 			requireFenced(t, p.c.One(t, s))
@@ -287,11 +287,13 @@ func testFencedPeer(t *testing.T, h Harness) {
 	local, far := p.a.Register(t, 16*size, mem.LocalReadWrite), other.a.Register(t, 16*size, mem.LocalReadWrite)
 	old, fine := p.fencedOld(p.c, local, mine, size), other.fencedOld(other.c, far, theirs, size)
 	alias := transport.Peer{Address: "another name of it", ID: p.a.Peer.ID}
-	p.c.Hear(t, own.Fence(t, &alias))
+	p.c.Fence(t, mine, &alias)
 	for _, s := range old {
 		requireFenced(t, p.c.One(t, s))
 	}
-	other.c.Must(t, fine...)
+	for _, s := range fine {
+		other.c.Carry(t, far, theirs, s)
+	}
 	for _, s := range p.fencedOld(p.c, local, mine, size) {
 		p.c.Must(t, s)
 	}
@@ -367,7 +369,7 @@ func testRevokePeer(t *testing.T, h Harness) {
 	alias := transport.Peer{Address: "another name of it", ID: p.a.Peer.ID}
 	own.Revoke(t, &alias)
 	requireCutOff(t, p.c.One(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, mine, 0, size)))
-	other.c.Must(t, other.c.Slice(transport.Write, other.c.Rail(t), far, 0, theirs, 0, size))
+	other.c.Carry(t, far, theirs, other.c.Slice(transport.Write, other.c.Rail(t), far, 0, theirs, 0, size))
 	require.NoError(t, own.Check(tagMoved, 0, 0, size))
 	own.Revoke(t, nil)
 	requireCutOff(t, other.c.One(t, other.c.Slice(transport.Write, other.c.Rail(t), far, 0, theirs, 0, size)))
@@ -402,7 +404,7 @@ func testRevokePeerLater(t *testing.T, h Harness) {
 	refused(p.c, mine)
 	later := p.a.Connect(t, p.b)
 	if key, err := later.Node.Transport.Import(later.Link, own.Descriptor); err == nil {
-		refused(later, &Remote{own, key})
+		refused(later, &Remote{Operand: own, Key: key})
 	} else { // refusing the import is as good
 		require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(err))
 	}
