@@ -323,9 +323,9 @@ type Transport interface {
 	// address. READs by peers that were cut off fail.
 	//
 	// With an epoch, peers that answer have heard of it when Revoke returns, so tasks that they begin from then on pass
-	// at once. A transport whose NICs ask nobody replaces the descriptor meanwhile, for all peers: see Host.Describe.
-	// A peer that is silent holds Revoke up for HearingLimit at most. It hears later, as one does that has no rail yet;
-	// tasks that it begins before are refused.
+	// at once. A transport with NICs that ask nobody replaces the descriptor for all peers, see Host.Describe. A peer
+	// that is silent holds Revoke up for HearingLimit at most. It hears later, as one does that has no rail yet; tasks
+	// that it begins before are refused.
 	Revoke(ctx context.Context, key LocalKey, peer *Peer, epoch Epoch) error
 	Deregister(ctx context.Context, key LocalKey) error
 

@@ -123,3 +123,55 @@ func TestADeadNICSendsItsWorkToTheOther(t *testing.T) {
 	same(t, destination.bytes, 5, 0)
 	destination.check(t)
 }
+
+// TestFencesOverRDMAFailNoTransferOfOthers fences one peer while another one writes, and then all. New keys reach both:
+// tasks that begin after a fence complete, and those of the other peer complete while it goes on.
+func TestFencesOverRDMAFailNoTransferOfOthers(t *testing.T) {
+	fenced, owner := rdmaPair(t)
+	other := openRDMA(t, nil)
+	const size = 1 << 20
+	destination := newGuarded(t, size)
+	id := offer(t, owner, destination.bytes, "there")
+	source, own := memory(t, size), memory(t, size)
+	offer(t, fenced, source, "")
+	offer(t, other, own, "")
+	mine, theirs := segment(t, fenced, owner, "there"), segment(t, other, owner, "there")
+	write(t, fenced, source, destination.bytes, mine, 300) // both have met the owner: it calls them at a fence
+	write(t, other, own, destination.bytes, theirs, 400)
+	for round := range 10 {
+		stop, failed := make(chan struct{}), make(chan error, 1)
+		go func() { failed <- writeUntil(stop, other, own, theirs) }()
+		require.NoError(t, owner.FenceRegion(t.Context(), id, fenced.Address()))
+		close(stop)
+		require.NoError(t, <-failed, "round %d: a transfer of another peer", round)
+		write(t, fenced, source, destination.bytes, mine, round)
+		require.NoError(t, owner.FenceRegion(t.Context(), id, ""))
+		write(t, fenced, source, destination.bytes, mine, round+100)
+		write(t, other, own, destination.bytes, theirs, round+200)
+	}
+	destination.check(t)
+}
+
+// writeUntil writes one time after the other, and returns the first failure.
+func writeUntil(stop <-chan struct{}, from *engine.Engine, source []byte, to engine.SegmentID) error {
+	for {
+		batch, err := from.Move(&engine.Request{Terms: request.Terms{Op: transport.Write}, Source: address(source),
+			Remote: engine.Remote{Segment: to}, Length: uint64(len(source))})
+		if err != nil {
+			return err
+		}
+		from.Wait(batch, patience)
+		sum, err := from.Summary(batch)
+		if err != nil {
+			return err
+		}
+		if sum.State != dispatch.Completed {
+			return fmt.Errorf("%v: %w", sum.State, sum.Err)
+		}
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+	}
+}

@@ -65,7 +65,7 @@ type guests struct {
 	byKey map[guestKey]*guest
 	count map[transport.ID]int
 	came  uint64                // of other engines, ever
-	out   map[transport.ID]bool // peers that were disconnected: their engine lets no more of them in than it keeps names
+	out   map[transport.ID]bool // peers that were disconnected; their engine bounds them (security.Credentials.Bar)
 }
 
 func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, *errs.Error) {

@@ -9,8 +9,9 @@ import (
 )
 
 // A fence gives its region new remote keys, by registrations of their own, and closes those of before. So the old ones
-// open nothing once it has returned, whatever a peer has answered. Honest peers get the new ones as after Remap: their
-// slices by the old keys are refused as Replaced before the NIC has seen them, and the engine has a new descriptor.
+// open nothing once it has returned, also for a peer that lies about it. Honest peers get the new ones as after Remap:
+// their slices by the old keys are refused as Replaced before the NIC has seen them, and the engine has a new
+// descriptor.
 //
 //	new keys ──▶ news: the descriptor of before is replaced ──▶ old keys are closed ──▶ Host.Describe
 //

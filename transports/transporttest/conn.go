@@ -31,6 +31,9 @@ type Remote struct {
 	imported transport.Descriptor
 }
 
+// by is the operand by another key.
+func (r *Remote) by(key transport.RemoteKey) *Remote { return &Remote{Operand: r.Operand, Key: key} }
+
 // Connect attaches to a peer and waits for a rail.
 func (n *Node) Connect(t *testing.T, to *Node) *Conn {
 	t.Helper()

@@ -100,7 +100,7 @@ func testInlineRefuses(t *testing.T, h Harness) {
 		"stale rail": p.c.Slice(transport.Write, stale, local, 0, remote, 0, size),
 		"unknown rail": p.c.Slice(transport.Write, transport.Rail{Link: rail.Link + 1000, Generation: 1}, local,
 			0, remote, 0, size),
-		"unknown remote key": p.c.Slice(transport.Write, rail, local, 0, &Remote{Operand: remote.Operand, Key: remote.Key + 1000}, 0,
+		"unknown remote key": p.c.Slice(transport.Write, rail, local, 0, remote.by(remote.Key+1000), 0,
 			size),
 		"unknown local key": p.c.Slice(transport.Write, rail,
 			&Operand{Memory: local.Memory, Node: p.a, Key: local.Key + 1000}, 0, remote, 0, size),

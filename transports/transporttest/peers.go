@@ -78,7 +78,7 @@ func testIncarnation(t *testing.T, h Harness) {
 	p.c = p.a.Connect(t, p.b)
 	fresh := p.b.RegisterMemory(t, old.Memory, mem.GlobalReadWrite) // same address, same slot, another incarnation
 	if key, err := p.a.Transport.Import(p.c.Link, old.Descriptor); err == nil {
-		p.refused(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, &Remote{Operand: old.Operand, Key: key}, 0, size),
+		p.refused(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, old.by(key), 0, size),
 			append(notThere, errs.PeerRestarted)...)
 	}
 	require.NoError(t, old.Check(tagAfter, 0, 0, size), "a descriptor of an earlier life gave access")

@@ -93,7 +93,7 @@ func testUnknownKey(t *testing.T, h Harness) {
 	rail := p.c.Rail(t)
 	for _, key := range []transport.RemoteKey{0, remote.Key + 1000, 1 << 40, math.MaxUint64} {
 		for _, op := range []transport.Op{transport.Write, transport.Read} {
-			p.refused(t, p.c.Slice(op, rail, local, 0, &Remote{Operand: remote.Operand, Key: key}, 0, fit(p.c, 64)), notThere...)
+			p.refused(t, p.c.Slice(op, rail, local, 0, remote.by(key), 0, fit(p.c, 64)), notThere...)
 		}
 	}
 }
