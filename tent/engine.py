@@ -126,7 +126,8 @@ class Engine(Moves, Admission):
         size); contiguous, in C or in Fortran order: bytes move as they are stored. It is kept alive until the region is
         closed and dropped. Named regions can be read and written by peers, unnamed ones by nobody, read-only buffers
         only be read; `permission` says otherwise, and `peers` names the identities that have it:
-        "spiffe://prod/prefill/*", "dns:*.prefill.svc", "uid:1000". Others do not learn of the region.
+        "spiffe://prod/prefill/*", "dns:*.prefill.svc", "uid:1000", "id:" and the `peer_id` of one engine. None is all
+        peers, an empty list nobody. Others do not learn of the region.
 
         Example:
             page = bytearray(4096)

@@ -17,7 +17,7 @@ var _ control.Handler = (*answers)(nil)
 func (a *answers) Describe(_ context.Context, from transport.Peer, known uint64, update bool) (*control.Offer, error) {
 	e := (*Engine)(a)
 	e.changes.listens(from, e.describedEpoch()) // read before the offer: a change meanwhile is told
-	return e.offerTo(from.Identity, known, update), nil
+	return e.offerTo(from.Names(), known, update), nil
 }
 
 // Changed implements control.Handler.

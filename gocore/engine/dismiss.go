@@ -38,7 +38,7 @@ func (e *Engine) Disconnect(ctx context.Context, who string) (n int, err error) 
 		WithScope(errs.ScopeLink, errs.SideLocal)
 	for _, p := range e.Peers() {
 		match := p.Peer.ID.String() == who || p.Peer.Address == who ||
-			patternErr == nil && names.Admit(p.Peer.Identity)
+			patternErr == nil && names.Admit(p.Peer.Names())
 		if !match {
 			continue
 		}

@@ -62,9 +62,8 @@ func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
 	}
 	lend := func(r *region) {
 		r.lent, r.Permission = true, mem.GlobalReadWrite
-		if theirs := p.identity.Identity; theirs != "" {
-			r.Peers = &mem.Peers{Admit: func(identity string) bool { return identity == theirs }}
-		}
+		theirs := p.identity.Names()
+		r.Peers = &mem.Peers{Admit: func(names string) bool { return names == theirs }}
 	}
 	pool, err := e.newPool(poolKey{}, sizes, lend, used)
 	if err != nil {
@@ -159,7 +158,7 @@ func (r *region) grants(o *transport.Order) *errs.Error {
 	switch {
 	case r == nil || r.life.state() != regionOpen || r.lent:
 		return errs.New(errs.AddressNotRegistered, "order", "the region was closed by its owner")
-	case !r.Permission.Allows(write) || write && r.ReadOnly || r.rule != nil && !r.rule.Admit(o.From.Identity):
+	case !r.Permission.Allows(write) || write && r.ReadOnly || r.rule != nil && !r.rule.Admit(o.From.Names()):
 		return errs.New(errs.PermissionDenied, "order", "%v of the region %s is not allowed: its permission is %s",
 			o.Op, r.label(), r.Permission)
 	}

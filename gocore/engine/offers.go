@@ -28,10 +28,10 @@ type offers struct {
 
 // offerTo returns the offer to a peer. It asks again for the peer's rights where a rule came meanwhile: a region of it
 // might be missing in a description although its epoch says that it is there.
-func (e *Engine) offerTo(identity string, known uint64, update bool) *control.Offer {
+func (e *Engine) offerTo(names string, known uint64, update bool) *control.Offer {
 	for {
 		n := e.rules.count()
-		made := e.offer(e.rules.rightsOf(identity), known, update)
+		made := e.offer(e.rules.rightsOf(names), known, update)
 		if e.rules.count() == n {
 			return made
 		}

@@ -45,12 +45,14 @@ func (s *rules) of(e *Engine, m Memory) (*rule, error) {
 	case m.Permission == mem.LocalReadWrite:
 		return nil, errs.New(errs.InvalidArgument, "register", "peers are named, and the permission lets none in").
 			WithHint("give the region a name, or a permission")
-	case e.credentials.Mode() == security.Insecure:
-		return nil, errs.New(errs.InvalidArgument, "register", "peers are named, and insecure=true knows no identities")
 	}
 	names, err := security.ParseNames("peers", m.Peers)
 	if err != nil {
 		return nil, err
+	}
+	if e.credentials.Mode() == security.Insecure && !names.IDsAlone() {
+		return nil, errs.New(errs.InvalidArgument, "register", "peers are named, and insecure=true knows no identities").
+			WithHint("it proves the IDs of engines: peers may have patterns such as \"id:%s\"", e.credentials.ID())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,14 +73,14 @@ func (s *rules) of(e *Engine, m Memory) (*rule, error) {
 	return r, nil
 }
 
-// rightsOf returns the rights of a peer by its identity.
-func (s *rules) rightsOf(identity string) rights {
+// rightsOf returns the rights of a peer by its names (transport.Peer.Names).
+func (s *rules) rightsOf(proved string) rights {
 	s.mu.RLock()
 	list := s.list
 	s.mu.RUnlock()
 	var numbers []byte
 	for _, r := range list {
-		if r.Admit(identity) {
+		if r.Admit(proved) {
 			numbers = binary.BigEndian.AppendUint32(numbers, r.number)
 		}
 	}

@@ -118,9 +118,9 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *sec
 			return 0, errs.New(errs.InvalidEntry, "open", "the entry is old: another engine answers at %s",
 				target.Address).WithHint("the engine that was meant has ended; its name ends with its lease")
 		}
-		if wanted != nil && !wanted.Admit(identity.Identity) {
+		if wanted != nil && !wanted.Admit(identity.Names()) {
 			return 0, errs.New(errs.PeerNotAdmitted, "open", "the engine at %s is %q; wanted was %s",
-				target.Address, identity.Identity, wanted).WithScope(errs.ScopeLink, errs.SideLocal)
+				target.Address, identity.Names(), wanted).WithScope(errs.ScopeLink, errs.SideLocal)
 		}
 	}
 	identity.Self = identity.ID == e.credentials.ID()

@@ -78,8 +78,9 @@ func (p Permission) Allows(write bool) bool {
 	return p == GlobalReadWrite || (p == GlobalReadOnly && !write)
 }
 
-// Peers are the identities of peers that may use a region. It is immutable: a rule is known by its address.
-type Peers struct{ Admit func(identity string) bool }
+// Peers are the names of peers that may use a region (transport.Peer.Names). It is immutable: a rule is known by its
+// address.
+type Peers struct{ Admit func(names string) bool }
 
 // RegionID names a registered region of one engine: slot and generation, never 0 and never used twice.
 type RegionID uint64

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // In mode mtls an engine shows a chain that begins with two certificates:
@@ -148,12 +149,13 @@ func (c *Credentials) verifyAt(now *shown, chain []*x509.Certificate, usage x509
 		return "", time.Time{}, refuse("its certificate has not signed the key of the engine: %v", err)
 	}
 	identities, err := identitiesOf(leaf)
+	names := transport.ProvedNames(identities, nameOf(key.RawSubjectPublicKeyInfo))
 	switch {
 	case err != nil:
 		return "", time.Time{}, refuse("its certificate %v", err)
-	case !c.allow.Load().Admit(identities):
+	case !c.allow.Load().Admit(names):
 		return "", time.Time{}, &NotAdmitted{unlisted: true,
-			Reason: "security/allow does not list it: it is " + identities}
+			Reason: "security/allow does not list it: it is " + names}
 	}
 	return identities, endOf(found), nil
 }

@@ -12,6 +12,12 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
+// Two fingerprints that begin with the same 15 digits.
+const (
+	someID  = "9f0c76b1d24e5a830123456789abcdef"
+	otherID = "9f0c76b1d24e5a840123456789abcdef"
+)
+
 func TestNamesAdmitTheirIdentitiesAlone(t *testing.T) {
 	for _, c := range []struct {
 		pattern, identities string
@@ -37,6 +43,15 @@ func TestNamesAdmitTheirIdentitiesAlone(t *testing.T) {
 		{"*", "spiffe://a/b", true},
 		{"*", "", false},
 		{"dns:b", "spiffe://a/b dns:b", true},
+		{"id:" + someID, "uid:1 id:" + someID, true},
+		{"id:" + strings.ToUpper(someID), "id:" + someID, true},
+		{"id:" + someID, "id:" + otherID, false},
+		{"id:" + someID, "cluster:" + someID, false},
+		{"id:" + someID[:16] + "*", "id:" + someID, true},
+		{"id:" + someID[:16] + "*", "id:" + otherID, false},
+		{"id:" + someID + "*", "id:" + someID, true},
+		{"cluster:" + someID[:20] + "*", "cluster:" + someID, true},
+		{"cluster:" + someID, "cluster:" + otherID, false},
 	} {
 		n, err := ParseNames("security/allow", []string{c.pattern})
 		require.NoError(t, err)
@@ -48,11 +63,18 @@ func TestNamesAdmitTheirIdentitiesAlone(t *testing.T) {
 }
 
 func TestPatternsOfNoIdentityAreRefused(t *testing.T) {
-	for _, p := range []string{"", "prefill", "http://a/b", "dns:", "dns:a b", "spiffe://\x00", "spiffe:a",
-		"dns:" + strings.Repeat("a", 3000)} {
-		_, err := ParseNames("security/allow", []string{p})
+	for p, cause := range map[string]string{"": "begins as none", "prefill": "begins as none", "http://a/b": "begins as none",
+		"dns:": "label is empty", "dns:a..b": "label is empty", "dns:a b": "has a space", "spiffe://\x00": "not ASCII",
+		"spiffe:a": "begins as none", "spiffe://a//b": "segment of the path is empty", "spiffe://a/b?c": "no SPIFFE ID",
+		"spiffe://": "is empty", "uid:root": "a user is a number", "uid:*": "a user is a number", "uid:-1": "is a number",
+		"id:": "32 digits, and this one has 0", "id:" + someID[:31]: "has 31", "id:" + someID + "0": "has 33",
+		"id:" + someID[:15] + "*": "an attacker finds", "id:*": "an attacker finds", "id:*" + someID[:31]: "hexadecimal",
+		"id:" + someID[:16] + "?": "hexadecimal", "id:0x" + someID[:30]: "hexadecimal", "cluster:x": "hexadecimal",
+		someID: "begins as none", "dns:" + strings.Repeat("a", 3000): "3004 bytes, more than 2048"} {
+		_, err := ParseNames("security/allow", []string{"*", p})
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), p)
 		require.ErrorContains(t, err, "security/allow")
+		require.ErrorContains(t, err, cause, p)
 	}
 	_, err := ParseNames("peers", make([]string, 300))
 	require.ErrorContains(t, err, "300 patterns, more than 256")

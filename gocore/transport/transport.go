@@ -120,6 +120,17 @@ type Peer struct {
 	Self      bool       // our own engine: transfers inside one process. Never taken from a message
 }
 
+// Names returns all that the peer has proved to be, as patterns match it (security.Names): its identities and its ID.
+func (p *Peer) Names() string { return ProvedNames(p.Identity, p.ID) }
+
+// ProvedNames joins identities, with spaces between, and an ID.
+func ProvedNames(identities string, id ID) string {
+	if identities == "" {
+		return "id:" + id.String()
+	}
+	return identities + " id:" + id.String()
+}
+
 // Slice is the unit posted on one rail. The core fills the first block before Submit and does not touch the slice until
 // its completion has been delivered; the transport reads it and may use Scratch meanwhile. Slices live in the core's
 // slab: their addresses are stable, and a transport keeps plain pointers to them. One slice may be many work requests

@@ -250,7 +250,24 @@ def test_certificates_give_rights_by_identity(issue: Callable[..., dict[str, str
         region.close()
 
 
-@pytest.mark.parametrize("wrong", ["prefill", ["uid:1", 7], 7], ids=str)
+def test_one_engine_is_named_by_its_id(engines: Any) -> None:
+    owner, friend, other = engines(), engines(), engines()
+    with friend.open(owner.address) as segment:
+        mine = next(peer.id for peer in owner.peers() if peer.address == friend.address)
+        theirs = f"id:{segment.peer_id}"
+    assert len(mine) == 32
+    owner.allocate(4096, name="exactly", peers=f"id:{mine}")
+    owner.allocate(4096, name="begins", peers=[f"id:{mine[:16]}*"])
+    owner.allocate(4096, name="nobody", peers=[])
+    with friend.open(owner.address, identity=theirs) as segment:
+        assert sorted(segment.regions) == ["begins", "exactly"]
+    with other.open(owner.address) as segment:
+        assert not segment.regions
+    with pytest.raises(tent.InvalidArgumentError, match="15 digits before a"):
+        owner.allocate(4096, name="short", peers=f"id:{mine[:15]}*")
+
+
+@pytest.mark.parametrize("wrong", ["prefill", ["uid:1", 7], 7, "id:12", "uid:root", "dns:a..b"], ids=str)
 def test_wrong_identities_are_refused_where_they_are_given(engine: tent.Engine, wrong: Any) -> None:
     with pytest.raises(tent.InvalidArgumentError):
         engine.allocate(4096, name="kv", peers=wrong)

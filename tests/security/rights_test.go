@@ -72,6 +72,53 @@ func TestARegionIsDescribedToItsPeersAlone(t *testing.T) {
 	require.Nil(t, d.Find("a"), "a blob without names has the regions of all peers")
 }
 
+// An ID is a name in every mode: it stands in the rules of regions, in security/allow, and where a peer is opened. Mode
+// insecure proves it, too, and no other identity.
+func TestEnginesAreNamedByTheirIDs(t *testing.T) {
+	ctx := context.Background()
+	ca := securitytest.NewAuthority(t, nil)
+	a, b := newMember(t, ca.Issue(t, nil, "a"), ca, nil, "*"), newMember(t, ca.Issue(t, nil, "b"), ca, nil, "*")
+	listed := newMember(t, ca.Issue(t, nil, "owner"), ca, nil, idOf(a.Engine))
+	_, err := b.OpenSegment(ctx, listed.Address())
+	require.Equal(t, errs.PeerNotAdmitted, errs.CodeOf(err), "%v", err)
+	anybody := map[string]any{"insecure": true, "transports/shm/enable": false}
+	for name, e := range map[string][3]*engine.Engine{
+		"mtls":     {newMember(t, ca.Issue(t, nil, "owner"), ca, nil, "*").Engine, a.Engine, b.Engine},
+		"listed":   {listed.Engine, a.Engine, nil},
+		"local":    {victim(t), victim(t), victim(t)},
+		"insecure": {victim(t, anybody), victim(t, anybody), victim(t, anybody)},
+	} {
+		owner, friend, other := e[0], e[1], e[2]
+		id := idOf(friend)
+		offer(t, owner, pageBytes, "exactly", id)
+		offer(t, owner, pageBytes, "begins", id[:len("id:")+16]+"*")
+		at, err := friend.OpenWith(ctx, owner.Address(), engine.OpenOptions{Identities: []string{idOf(owner)}})
+		require.NoError(t, err, name)
+		require.ElementsMatch(t, []string{"exactly", "begins"}, names(seen(t, friend, at)), name)
+		if other == nil {
+			continue
+		}
+		at, err = other.OpenSegment(ctx, owner.Address())
+		require.NoError(t, err, name)
+		require.Empty(t, seen(t, other, at), name)
+		_, err = other.OpenWith(ctx, owner.Address(), engine.OpenOptions{Identities: []string{id}})
+		require.Equal(t, errs.PeerNotAdmitted, errs.CodeOf(err), name)
+		n, err := owner.Disconnect(ctx, id)
+		require.NoError(t, err, name)
+		require.Equal(t, 1, n, name)
+	}
+}
+
+// A region that is given to one engine by its ID is written by it, and by no other with the same identity.
+func TestALaneKnowsTheIDOfItsPeer(t *testing.T) {
+	only := map[string]any{"transports/shm/enable": false}
+	owner, friend := victim(t, only), victim(t, only)
+	offer(t, owner, pageBytes, "theirs", idOf(friend))
+	require.NoError(t, newWriter(t, friend, owner, "theirs").write())
+}
+
+func idOf(e *engine.Engine) string { return "id:" + e.Self().ID.String() }
+
 // A key that another member gives away opens nothing: the owner knows the engine of each slice.
 func TestAKeyOfAnotherPeersRegionOpensNothing(t *testing.T) {
 	ca := securitytest.NewAuthority(t, nil)

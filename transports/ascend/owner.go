@@ -323,7 +323,7 @@ func (t *ascend) serveLearn(from transport.Peer, link uint64, r *kit.Reader) ([]
 		return nil, refusal
 	}
 	known := t.regions.Lookup(key)
-	if known == nil || known.Peers != nil && known.Peers.Admit != nil && !known.Peers.Admit(from.Identity) {
+	if known == nil || known.Peers != nil && known.Peers.Admit != nil && !known.Peers.Admit(from.Names()) {
 		n := news{region: uint64(key), closed: true}
 		return n.encode(nil), nil
 	}

@@ -106,7 +106,7 @@ func (t *mnnvl) offer(g *guest, name hazard.Region, serial uint64) ([]byte, erro
 	switch {
 	case r == nil || r.ordinal < 0:
 		return nil, t.refuses(g, errs.AddressNotRegistered)
-	case r.Permission == mem.LocalReadWrite || r.Peers != nil && !r.Peers.Admit(g.peer.Identity):
+	case r.Permission == mem.LocalReadWrite || r.Peers != nil && !r.Peers.Admit(g.peer.Names()):
 		return nil, t.refuses(g, errs.PermissionDenied)
 	}
 	undo, is := t.guests.hold(g, name, serial)

@@ -278,12 +278,14 @@ static void admission(void) {
 	REFUSED(tent_open_segment(c, &segment, address), "does not hold the key file");
 	static char shared[4096];
 	REFUSED(tent_register_memory_for(b, shared, sizeof shared, NULL, "prefill"), "no pattern");
-	MUST(tent_register_memory_for(b, shared, sizeof shared, NULL, "uid:1 cluster:**"));
-	REFUSED(tent_open_segment_of(a, &segment, address, "dns:b uid:1"), "wanted was");
-	MUST(tent_open_segment_of(a, &segment, address, "cluster:**"));
+	REFUSED(tent_register_memory_for(b, shared, sizeof shared, NULL, "uid:1 id:12*"), "an attacker finds");
+	REFUSED(tent_open_segment_of(a, &segment, address, "id:0x12"), "hexadecimal digits");
+	MUST(tent_register_memory_for(b, shared, sizeof shared, NULL, "uid:1 *"));
+	REFUSED(tent_open_segment_of(a, &segment, address, "dns:b uid:1 id:00000000000000000000000000000000"), "wanted was");
+	MUST(tent_open_segment_of(a, &segment, address, "dns:b *"));
 	MUST(tent_reload_security(a));
 	REFUSED(tent_disconnect(b, "dns:nobody"), "no peer is");
-	MUST(tent_disconnect(b, "cluster:**") != 1);
+	MUST(tent_disconnect(b, "*") != 1);
 	REFUSED(tent_open_segment(a, &segment, address), "does not admit");
 	tent_destroy_engine(a);
 	tent_destroy_engine(b);

@@ -169,8 +169,8 @@ int tent_register_memory_ex(tent_engine_t engine, void *addr, size_t size, tent_
 int tent_register_memory_batch(tent_engine_t engine, void **addrs, size_t *sizes, size_t count, int permission);
 int tent_register_memory_batch_ex(tent_engine_t engine, void **addrs, size_t *sizes, size_t count,
                                   tent_memory_options_t *opts);
-/* For the peers of some identities alone: patterns with spaces between, such as "dns:*.prefill.svc uid:1000". NULL is
- * all peers. Others do not learn of the range. */
+/* For the peers of some identities alone: patterns with spaces between, such as "dns:*.prefill.svc uid:1000", or "id:" and
+ * the 32 hexadecimal digits of one engine (16 or more and a *). NULL is all peers. Others do not learn of the range. */
 int tent_register_memory_for(tent_engine_t engine, void *addr, size_t size, tent_memory_options_t *opts,
                              const char *peers);
 /* Size 0 goes by the address alone. Returns when no peer can touch the bytes any more. */
