@@ -51,7 +51,8 @@ func (s *rules) of(e *Engine, m Memory) (*rule, error) {
 		return nil, err
 	}
 	if e.credentials.Mode() == security.Insecure && !names.IDsAlone() {
-		return nil, errs.New(errs.InvalidArgument, "register", "peers are named, and insecure=true knows no identities").
+		return nil, errs.New(errs.InvalidArgument, "register",
+			"peers are named, and insecure=true knows no identities").
 			WithHint("it proves the IDs of engines: peers may have patterns such as \"id:%s\"", e.credentials.ID())
 	}
 	s.mu.Lock()

@@ -63,14 +63,18 @@ func TestNamesAdmitTheirIdentitiesAlone(t *testing.T) {
 }
 
 func TestPatternsOfNoIdentityAreRefused(t *testing.T) {
-	for p, cause := range map[string]string{"": "begins as none", "prefill": "begins as none", "http://a/b": "begins as none",
-		"dns:": "label is empty", "dns:a..b": "label is empty", "dns:a b": "has a space", "spiffe://\x00": "not ASCII",
-		"spiffe:a": "begins as none", "spiffe://a//b": "segment of the path is empty", "spiffe://a/b?c": "no SPIFFE ID",
-		"spiffe://": "is empty", "uid:root": "a user is a number", "uid:*": "a user is a number", "uid:-1": "is a number",
+	for p, cause := range map[string]string{
+		"": "begins as none", "prefill": "begins as none", "http://a/b": "begins as none", "spiffe:a": "begins as none",
+		"dns:": "label is empty", "dns:a..b": "label is empty", "dns:a b": "has a space",
+		"dns:" + strings.Repeat("a", 3000): "3004 bytes, more than 2048",
+		"spiffe://\x00":                    "not ASCII", "spiffe://a//b": "segment of the path is empty",
+		"spiffe://a/b?c": "no SPIFFE ID", "spiffe://": "is empty",
+		"uid:root": "a user is a number", "uid:*": "a user is a number", "uid:-1": "a user is a number",
 		"id:": "32 digits, and this one has 0", "id:" + someID[:31]: "has 31", "id:" + someID + "0": "has 33",
-		"id:" + someID[:15] + "*": "an attacker finds", "id:*": "an attacker finds", "id:*" + someID[:31]: "hexadecimal",
-		"id:" + someID[:16] + "?": "hexadecimal", "id:0x" + someID[:30]: "hexadecimal", "cluster:x": "hexadecimal",
-		someID: "begins as none", "dns:" + strings.Repeat("a", 3000): "3004 bytes, more than 2048"} {
+		"id:" + someID[:15] + "*": "an attacker finds", "id:*": "an attacker finds", someID: "begins as none",
+		"id:*" + someID[:31]: "hexadecimal", "id:" + someID[:16] + "?": "hexadecimal",
+		"id:0x" + someID[:30]: "hexadecimal", "cluster:x": "hexadecimal",
+	} {
 		_, err := ParseNames("security/allow", []string{"*", p})
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), p)
 		require.ErrorContains(t, err, "security/allow")

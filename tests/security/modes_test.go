@@ -61,20 +61,32 @@ func modes(t *testing.T) []mode {
 // others see slices, which have no field that a mode could change; they are asked once, in transports/tcp, and for
 // lanes that sign and encrypt again there. The whole suite runs in each mode in `make test-all`. Between tcp and the
 // other transports nothing of this differs: they get the same Peer from the same call.
+//
+// Keys of lanes that sign and encrypt come out of the connections that a mode makes. So the two are crossed with the
+// modes, here once each, and all of them in `make test-all`.
 func TestConformanceInEachMode(t *testing.T) {
 	for _, m := range modes(t) {
-		t.Run(string(m.name), func(t *testing.T) {
-			transporttest.Admitted(t, func(*testing.T) transporttest.Harness {
-				return transporttest.Harness{Check: tcp.Factory{}.Check, Join: m.join,
-					Open: func(t *testing.T, c transporttest.Config) transport.Transport {
-						s := tcp.Settings{Addresses: []string{"127.0.0.1", "127.0.0.2"}[:min(c.Rails, 2)]}
-						opened, err := tcp.Factory{}.Open(context.Background(), s, c.Host, c.Sink)
-						require.NoError(t, err)
-						return opened
-					}}
-			})
-		})
+		for _, p := range []transport.Protection{transport.Auth, transport.Sign, transport.Encrypt} {
+			once := p == transport.Auth || p == transport.Sign && m.name == security.ClusterKey ||
+				p == transport.Encrypt && m.name == security.MTLS
+			if once || transporttest.Whole() {
+				t.Run(fmt.Sprintf("%s/%s", m.name, p), func(t *testing.T) { m.conform(t, p) })
+			}
+		}
 	}
+}
+
+// conform runs the rules between nodes of a mode, over lanes that a protection keeps.
+func (m mode) conform(t *testing.T, p transport.Protection) {
+	transporttest.Admitted(t, func(*testing.T) transporttest.Harness {
+		return transporttest.Harness{Check: tcp.Factory{}.Check, Join: m.join, Protects: p,
+			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
+				s := tcp.Settings{Addresses: []string{"127.0.0.1", "127.0.0.2"}[:min(c.Rails, 2)]}
+				opened, err := tcp.Factory{}.Open(context.Background(), s, c.Host, c.Sink)
+				require.NoError(t, err)
+				return opened
+			}}
+	})
 }
 
 // plane is the control plane of a node of the suite. It answers calls of the transport and no others.

@@ -145,6 +145,9 @@ func rulesOfThreads() []rule {
 // wholeEnv makes Again run the whole suite when it is "all", as `make test-all` does.
 const wholeEnv = "TENT_CONFORMANCE"
 
+// Whole reports whether variants run the whole suite: in `make test-all`, and where skips.txt is renewed.
+func Whole() bool { return os.Getenv(wholeEnv) == "all" || os.Getenv(rewriteEnv) != "" }
+
 // Run runs the suite. harness is called for the suite and again for each test: a transport that shares a world of its
 // own (a simulated network) makes one there, and its t.Cleanup runs after the suite's checks. Skipped rules must be in
 // the list, skips.txt.
@@ -155,7 +158,7 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) { run(t, harness, rul
 // which threads meet. TENT_CONFORMANCE=all repeats them all, and so does a run that renews skips.txt.
 func Again(t *testing.T, harness func(t *testing.T) Harness) {
 	switch {
-	case os.Getenv(wholeEnv) == "all" || os.Getenv(rewriteEnv) != "":
+	case Whole():
 		run(t, harness, rules())
 	case RaceEnabled && testing.Short():
 		run(t, harness, rulesOfThreads())
@@ -167,7 +170,7 @@ func Again(t *testing.T, harness func(t *testing.T) Harness) {
 // Admitted runs the rules that depend on the identity of peers, for harnesses with Join. TENT_CONFORMANCE=all runs the
 // suite.
 func Admitted(t *testing.T, harness func(t *testing.T) Harness) {
-	if os.Getenv(wholeEnv) == "all" || os.Getenv(rewriteEnv) != "" {
+	if Whole() {
 		run(t, harness, rules())
 		return
 	}
