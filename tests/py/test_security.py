@@ -256,15 +256,16 @@ def test_one_engine_is_named_by_its_id(engines: Any) -> None:
         mine = next(peer.id for peer in owner.peers() if peer.address == friend.address)
         theirs = f"id:{segment.peer_id}"
     assert len(mine) == 32
-    owner.allocate(4096, name="exactly", peers=f"id:{mine}")
-    owner.allocate(4096, name="begins", peers=[f"id:{mine[:16]}*"])
-    owner.allocate(4096, name="nobody", peers=[])
+    rules: dict[str, Any] = {"exactly": f"id:{mine}", "begins": [f"id:{mine[:16]}*"], "nobody": []}
+    regions = [owner.allocate(4096, name=name, peers=peers) for name, peers in rules.items()]
     with friend.open(owner.address, identity=theirs) as segment:
         assert sorted(segment.regions) == ["begins", "exactly"]
     with other.open(owner.address) as segment:
         assert not segment.regions
     with pytest.raises(tent.InvalidArgumentError, match="15 digits before a"):
         owner.allocate(4096, name="short", peers=f"id:{mine[:15]}*")
+    for region in regions:
+        region.close()
 
 
 @pytest.mark.parametrize("wrong", ["prefill", ["uid:1", 7], 7, "id:12", "uid:root", "dns:a..b"], ids=str)
