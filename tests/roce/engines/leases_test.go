@@ -158,3 +158,35 @@ func TestALeaseIsClosedInTheMiddleOnQueuePairs(t *testing.T) {
 		require.False(t, l.moves(transport.Read, id, 0, 1))
 	}
 }
+
+// A fence in the middle of a WRITE is over when FenceRegion returns, and the keys that it replaces fail nothing that
+// begins afterwards.
+func TestAFenceReplacesKeysOnQueuePairs(t *testing.T) {
+	l := newTenancy(t)
+	id, err := l.owner.Share(l.region, engine.Share{Size: regionBytes})
+	require.NoError(t, err)
+	require.True(t, l.moves(transport.Read, id, 0, leasePage), "both ends know each other")
+	var longest time.Duration
+	for round := range 6 {
+		paint(l.own, round+1)
+		batch, err := l.begin(transport.Write, id, 0, regionBytes)
+		require.NoError(t, err)
+		peer := ""
+		if round%2 == 0 {
+			peer = l.peer.Address()
+		}
+		begun := time.Now()
+		require.NoError(t, l.owner.FenceRegion(t.Context(), id, peer))
+		longest = max(longest, time.Since(begun))
+		clear(l.theirs) // the next owner's
+		l.end(batch)
+		for at, b := range l.theirs {
+			if b != 0 {
+				require.FailNow(t, "written behind the fence", "round %d, byte %d", round, at)
+			}
+		}
+		require.True(t, l.moves(transport.Write, id, 0, leasePage), "round %d: a transfer of after the fence", round)
+		require.Equal(t, l.own[:leasePage], l.theirs[:leasePage])
+	}
+	t.Logf("the longest of 6 fences of %d bytes took %v", regionBytes, longest)
+}
