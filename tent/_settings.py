@@ -296,6 +296,7 @@ _Paths = TypedDict(
         "transports/tcp/credit_bytes": int | str,
         "transports/tcp/credit_requests": int,
         "transports/tcp/lanes_per_peer": int,
+        "transports/tcp/busy_poll_us": int | str,
         "transports/tcp/max_retry_count": int,
         "transports/tcp/retry_base_delay_ms": int | str,
         "transports/tcp/retry_max_delay_ms": int | str,
@@ -358,6 +359,7 @@ class Given(_Paths, total=False):
     max_pending_requests: int
     max_batches: int
     inline_bytes: int | str
+    busy_poll_us: int | str
     notification_queue: int
     notification_bytes: int | str
     staging: Mapping[str, Any]

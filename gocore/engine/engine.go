@@ -68,6 +68,7 @@ type Engine struct {
 	credentials *security.Credentials
 	protection  transport.Protection // of bytes between hosts, at least
 	cores       int
+	busyPoll    time.Duration // least time that a wait spins; see spinLimit
 	stall       time.Duration
 	log         *slog.Logger
 
@@ -173,8 +174,8 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	c := &o.Config.Engine
 	e := &Engine{config: o.Config, protection: protectionOf(c), name: c.Name,
 		machine: meta.MachineID(), network: meta.NetworkID(),
-		cores: runtime.NumCPU(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never,
-		syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
+		cores: runtime.NumCPU(), busyPoll: c.BusyPoll, stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes,
+		armed: clock.Never, syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches), store: meta.PeerToPeer{},
 		idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {

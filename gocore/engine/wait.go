@@ -12,7 +12,8 @@ import (
 // A waiter first polls for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less
 // than that. It spins only while that pays: when the core predicts the end soon, on more than one core, and only about
 // as long as such waits have lasted lately. Where they last longer, because the cores are busy or the network is far,
-// it parks at once, and one wait in spinTry tries again.
+// it parks at once, and one wait in spinTry tries again. With the setting busy_poll_us each wait spins for that long
+// before it parks, those without a near end too.
 //
 // Where a transport has queued copies (Info.Copies), a waiter carries them out one by one, those of other batches too:
 // they are in the order of their classes, and its own are among them. It returns as soon as its batch has ended or its
@@ -95,14 +96,14 @@ func (e *Engine) endsSoon(id dispatch.BatchID, now clock.Time) bool {
 
 // spinLimit returns the time that a wait may spin; short is one for a batch that should end soon.
 func (e *Engine) spinLimit(short bool) time.Duration {
-	if e.cores < 2 || !short {
+	if e.cores < 2 {
 		return 0
 	}
 	usual := time.Duration(e.usualWait.Load())
-	if usual > spinMost && e.waits.Add(1)%spinTry != 0 {
-		return 0
+	if !short || usual > spinMost && e.waits.Add(1)%spinTry != 0 {
+		return e.busyPoll
 	}
-	return spinMost
+	return max(spinMost, e.busyPoll)
 }
 
 // spin polls the transports until the batch has ended, or until passes in which nothing was found, or end has come.

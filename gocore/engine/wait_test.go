@@ -276,3 +276,29 @@ func TestTheEndOfABatchWakesASleeperAtAnyMoment(t *testing.T) {
 	require.Zero(t, watched.lost, "seed %d: ends that woke nobody", seed)
 	require.Equal(t, rounds, slept, "each end leaves a token")
 }
+
+// TestAWaitSpinsForTheTimeOfTheSettingBesideAnyPrediction covers both rules: the prediction decides without the
+// setting, and never makes a wait shorter with it.
+func TestAWaitSpinsForTheTimeOfTheSettingBesideAnyPrediction(t *testing.T) {
+	const long, longer = 20 * time.Microsecond, 5 * time.Millisecond
+	for _, c := range []struct {
+		cores       int
+		busy, usual time.Duration
+		short       bool
+		want        time.Duration
+	}{
+		{2, 0, 0, true, spinMost},
+		{2, 0, 0, false, 0},
+		{2, 0, 2 * spinMost, true, 0},
+		{2, long, 0, true, spinMost},
+		{2, long, 0, false, long},
+		{2, longer, 0, true, longer},
+		{2, longer, 0, false, longer},
+		{2, longer, 2 * spinMost, true, longer},
+		{1, longer, 0, true, 0},
+	} {
+		e := &Engine{cores: c.cores, busyPoll: c.busy}
+		e.usualWait.Store(int64(c.usual))
+		require.Equal(t, c.want, e.spinLimit(c.short), "%+v", c)
+	}
+}

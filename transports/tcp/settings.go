@@ -30,6 +30,8 @@ type Settings struct {
 
 	LanesPerPeer int `key:"lanes_per_peer" takes:"8..65536" default:"256" help:"Connections that one peer may have open here. All peers together may have a quarter of the process's descriptors (RLIMIT_NOFILE)."`
 
+	BusyPoll time.Duration `key:"busy_poll_us" takes:"0..1000000" unit:"us" default:"0" help:"A worker of a responder looks at a lane for this long behind each short burst before it sleeps. The limit keeps half of the processors at most, and one worker always sleeps for the other lanes. 0: up to 50 us, while that pays."`
+
 	Workers  int           // goroutines for the lanes that no caller is polling, 1 to 64; 0: one a processor, 2 to 4
 	Greeting time.Duration // an accepted connection must have proved itself by then; 0: 2 s
 	Spin     time.Duration // a worker looks at a drained lane this long before it sleeps; 0: 50 us, negative: never

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -85,7 +86,8 @@ type Transport struct {
 
 	polling  atomic.Bool // waiters look at the initiator's lanes themselves
 	spinning atomic.Int32
-	spinners int32
+	spinners int32         // most at once
+	spinTime time.Duration // of each, 0: never
 
 	spareMu sync.Mutex
 	spare   []*worker
@@ -109,6 +111,10 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: &regions{}, places: where,
 		epfd: -1, stopFd: -1, bulkFd: -1, spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
 	t.quit, t.cancel = context.WithCancel(context.Background())
+	t.spinTime = max(s.Spin, s.BusyPoll)
+	if s.BusyPoll > 0 {
+		t.spinners = min(t.spinners, int32(s.Workers)-1) // the others' lanes wait for no spinner
+	}
 	descriptors := descriptorLimit()
 	t.attachments.init(t, max(lanesMin, descriptors/lanesShare))
 	t.strangers.most = min(strangersMax, max(strangersOfHost, descriptors/strangersShare))

@@ -175,9 +175,11 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 
 // spin waits a little for more bytes on a connection that is dry (adaptive spinning). Sleeping and being woken takes 40
 // to 100 µs where the processor has to leave its idle state, and many answers come sooner. It returns like drain.
-// At most every other processor spins, and after failures in a row most turns do without.
+// At most every other processor spins, and after failures in a row most turns do without. With Settings.BusyPoll each
+// turn spins, for longer (busy polling, as SO_BUSY_POLL of socket(7)), until its time, its lane or the transport ends.
 func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
-	if t.settings.Spin <= 0 || !c.life.state().receives() || c.wantOut.Load() || c.rx.spins.skip() {
+	busy := t.settings.BusyPoll > 0
+	if t.spinTime <= 0 || !c.life.state().receives() || c.wantOut.Load() || !busy && c.rx.spins.skip() {
 		return 0, true
 	}
 	if t.spinning.Add(1) > t.spinners {
@@ -185,7 +187,7 @@ func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 		return 0, true
 	}
 	defer t.spinning.Add(-1)
-	end := clock.Now().Add(t.settings.Spin)
+	end := clock.Now().Add(t.spinTime)
 	for i := 1; ; i++ {
 		if n, open = c.drain(w, workerBudget); n > 0 || !open {
 			c.rx.spins.hit()
@@ -197,6 +199,10 @@ func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 		if i%8 == 0 {
 			if clock.Now() >= end {
 				c.rx.spins.miss()
+				return 0, true
+			}
+			// the goroutine that closes the lane or the transport waits for this reader
+			if !c.life.state().receives() || t.quit.Err() != nil {
 				return 0, true
 			}
 			runtime.Gosched()

@@ -1,0 +1,94 @@
+package tcp
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// newDryLane returns a responder without workers, one of its lanes, and the peer's end of it, which sends nothing.
+func newDryLane(t *testing.T, s Settings) (tr *Transport, l *responderLane, peer int) {
+	tr = newTestEndpoint(t, s).tr.(*Transport)
+	stopWorkers(t, tr)
+	tr.spinners = max(tr.spinners, 1) // on a machine of one processor, too
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(fds[1]) })
+	l = tr.newResponderLane(fds[0], netip.Addr{})
+	l.mayBuffer(nil, nil)
+	require.NoError(t, l.register())
+	return tr, l, fds[1]
+}
+
+// spinsOn spins as the worker that has the right to read the lane, and returns how long it did.
+func spinsOn(tr *Transport, l *responderLane) (took time.Duration, n int, open bool) {
+	l.readMu.Lock()
+	defer l.letGo()
+	begin := clock.Now()
+	n, open = tr.spin(tr.newWorker(), &l.conn)
+	return clock.Now().Sub(begin), n, open
+}
+
+// TestABusyPollLastsItsTimeAndNoLonger spins where nothing ever comes: each turn, however many were in vain, lasts the
+// time of the setting. Without the setting spinning that did not pay is left out.
+func TestABusyPollLastsItsTimeAndNoLonger(t *testing.T) {
+	const limit = 2 * time.Millisecond
+	tr, l, _ := newDryLane(t, Settings{BusyPoll: limit})
+	for range 6 {
+		took, n, open := spinsOn(tr, l)
+		require.Zero(t, n)
+		require.True(t, open, "the lane goes on, armed")
+		require.GreaterOrEqual(t, took, limit)
+		require.Less(t, took, time.Second, "the time is a limit")
+		require.Zero(t, tr.spinning.Load(), "the worker sleeps now")
+	}
+	tr, l, _ = newDryLane(t, Settings{})
+	skipped := uint32(0)
+	for range 6 {
+		spinsOn(tr, l)
+		skipped = max(skipped, l.rx.spins.skips)
+	}
+	require.NotZero(t, skipped, "the default is adaptive")
+}
+
+// TestABusyPollLeavesAWorkerForOtherLanes bounds the workers that are away with one lane each: a slice of HIGH on
+// another lane finds one that sleeps in epoll.
+func TestABusyPollLeavesAWorkerForOtherLanes(t *testing.T) {
+	for _, workers := range []int{1, 2, 3} {
+		tr := newTestEndpoint(t, Settings{BusyPoll: time.Second, Workers: workers}).tr.(*Transport)
+		require.Less(t, tr.spinners, int32(workers))
+	}
+	tr, l, _ := newDryLane(t, Settings{BusyPoll: time.Second})
+	tr.spinning.Store(tr.spinners)
+	took, _, open := spinsOn(tr, l)
+	require.True(t, open)
+	require.Less(t, took, time.Second/2, "all that may spin do")
+}
+
+// TestABusyPollEndsWithItsLaneAndItsTransport: the goroutine that closes either waits for the reader.
+func TestABusyPollEndsWithItsLaneAndItsTransport(t *testing.T) {
+	ends := map[string]func(tr *Transport, l *responderLane){
+		"lane":      func(_ *Transport, l *responderLane) { l.broke(kit.Closed("test")) },
+		"transport": func(tr *Transport, _ *responderLane) { tr.cancel() },
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			tr, l, _ := newDryLane(t, Settings{BusyPoll: time.Second})
+			took := make(chan time.Duration, 1)
+			go func() {
+				d, _, _ := spinsOn(tr, l)
+				took <- d
+			}()
+			require.Eventually(t, func() bool { return tr.spinning.Load() == 1 }, time.Minute, time.Microsecond)
+			end(tr, l)
+			require.Less(t, <-took, time.Second*9/10)
+			require.Zero(t, tr.spinning.Load())
+		})
+	}
+}
