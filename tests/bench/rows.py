@@ -144,6 +144,10 @@ def python_rows() -> list[Row]:
     ]
     for work, limit in works:
         rows.append(Row(f"Python: {work}, p50", "us", Side("tent", work, p50_us), Side("plain", work, p50_us), limit))
+    small = works[0][0]
+    for name, ours, floor in (("", "tent", "csleep"), (" with busy_poll_us", "busy", "cspin")):
+        sides = Side(ours, small, p50_us), Side(floor, small, p50_us)
+        rows.append(Row(f"Python: {small}{name}, beside C that {floor[1:]}s, p50", "us", *sides, 1.0))
     for work, _ in works:
         if work.size * work.count >= MIB:
             rows.append(

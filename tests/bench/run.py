@@ -49,7 +49,7 @@ def build(needed: set[str]) -> dict[str, list[str]]:
     folder.mkdir(parents=True, exist_ok=True)
     kind, arena = congestion(), str(ARENA_BYTES)
     compiler = os.environ.get("CC", "gcc")
-    for name in ("cpeer", "cshm"):
+    for name in ("cpeer", "cping", "cshm"):
         subprocess.run([compiler, "-O2", "-o", folder / name, HERE / f"{name}.c", "-lpthread"], check=True)
     go = interpreters.go_command()
     env = build_gotent.go_env(go)
@@ -57,6 +57,7 @@ def build(needed: set[str]) -> dict[str, list[str]]:
     python, tent = [sys.executable], str(HERE / "tentpy.py")
     commands = {
         "c": [str(folder / "cpeer"), kind, "8", arena],
+        **{"c" + mode: [str(folder / "cping"), mode, kind, arena] for mode in ("sleep", "spin")},
         "plain": [*python, str(HERE / "plain.py"), kind, arena],
         "memmove": [*python, str(HERE / "memmove.py"), arena],
         **{mode: [str(folder / "cshm"), mode, arena] for mode in (MEMCPY, NT, KERNEL)},
@@ -64,7 +65,7 @@ def build(needed: set[str]) -> dict[str, list[str]]:
         **{"go" + way: [str(folder / "gobench"), way, arena] for way in ("shm", "own")},
         **{mode: [str(folder / "gobench"), mode, arena] for mode in ("insecure", "auth", "sign", "encrypt")},
         **{"py" + way: [*python, tent, way, arena] for way in ("shm", "own")},
-        "tent": [*python, tent, "tcp", arena],
+        **{name: [*python, tent, way, arena] for name, way in (("tent", "tcp"), ("busy", "busy"))},
     }
     return {name: command for name, command in commands.items() if name in needed}
 

@@ -1,8 +1,9 @@
 """tent from Python as a contestant of the benchmark (see contestant.py): an engine here, one in a process of its own.
 
-    tentpy.py tcp|shm|own ARENA_BYTES
+    tentpy.py tcp|busy|shm|own ARENA_BYTES
 
-tcp leaves shared memory out, shm uses memory that tent allocated, own memory that the program mapped itself.
+tcp leaves shared memory out, busy too and looks for 10 ms before it sleeps, shm uses memory that tent allocated, own
+memory that the program mapped itself.
 Beyond the common verbs: `submit SIZE COUNT ITERATIONS _` times submit_transfer of a packed RequestArray alone, and
 `poll SIZE LOOKS ITERATIONS _` times looks at a transfer that cannot make progress, because its peer is stopped, and
 `pages SIZE COUNT ITERATIONS REGIONS` moves COUNT pages in another order between grids of REGIONS equal regions.
@@ -32,7 +33,9 @@ POSITIONS = 16
 
 
 def settings(kind: str) -> dict[str, object]:
-    return {"transports": {"shm": {"enable": kind != "tcp"}}}
+    looks_us = 10_000 if kind == "busy" else 0
+    transports = {"shm": {"enable": kind in ("shm", "own")}, "tcp": {"busy_poll_us": looks_us}}
+    return {"busy_poll_us": looks_us, "transports": transports}
 
 
 def memory(engine: tent.Engine, kind: str, length: int) -> tent.Region:
