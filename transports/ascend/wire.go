@@ -53,7 +53,7 @@ func (n *news) encode(b []byte) []byte {
 	return kit.AppendBool(b, n.closed)
 }
 
-func decodeNews(r *kit.Reader) news { return news{r.U64(), transport.Epoch(r.U64()), r.U8() == 1} }
+func decodeNews(r *kit.Reader) news { return news{r.U64(), transport.Epoch(r.U64()), r.Bool()} }
 
 // join adds other news of the same region.
 func (n *news) join(o news) {
@@ -112,7 +112,7 @@ func decode(d transport.Descriptor, owner transport.ID) (*remote, *errs.Error) {
 	r := kit.NewReader(d)
 	known, of := r.U8(), r.ID()
 	m := &remote{region: r.U64(), base: r.U64(), size: r.U64(), serial: r.U64(), permission: mem.Permission(r.U8()),
-		fixed: r.U8() == 1}
+		fixed: r.Bool()}
 	if !r.Whole() || known != version || of != owner || m.base+m.size < m.size || m.permission > mem.GlobalReadWrite {
 		return nil, errs.New(errs.InvalidArgument, "ascend.import", "not a descriptor of the peer: %d bytes", len(d))
 	}

@@ -50,7 +50,7 @@ func (n *news) append(b []byte) []byte {
 }
 
 func readNews(r *kit.Reader) news {
-	return news{readName(r), transport.Epoch(r.U64()), r.U8() != 0, r.U8() != 0}
+	return news{readName(r), transport.Epoch(r.U64()), r.Bool(), r.Bool()}
 }
 
 func appendList(b []byte, list []news) []byte {
@@ -131,7 +131,7 @@ func (o *offer) append(b []byte) []byte {
 // readOffer returns an offer that makes sense: its chunks hold the region.
 func readOffer(r *kit.Reader) (*offer, error) {
 	o := &offer{floor: transport.Epoch(r.U64()), addr: r.U64(), size: r.U64(), allows: mem.Permission(r.U8()),
-		fixed: r.U8() != 0}
+		fixed: r.Bool()}
 	for left := min(r.U32(), blocksMax+1); left > 0 && !r.Short(); left-- {
 		b := driver.Block{Addr: uintptr(r.U64()), Size: r.U64(), Fd: -1, Fabric: true}
 		copy(b.Handle[:], r.Bytes(driver.HandleBytes))

@@ -131,7 +131,7 @@ func (a *answer) encode() []byte {
 
 func readAnswer(b []byte) (*answer, *errs.Error) {
 	r := kit.NewReader(b)
-	a := &answer{state: r.U8(), dirty: r.U8() != 0}
+	a := &answer{state: r.U8(), dirty: r.Bool()}
 	if code := r.U32(); code != 0 {
 		a.err = errs.New(errs.Code(code), Name, "%s", "").WithScope(errs.Scope(r.U8()), errs.Side(r.U8()))
 		a.err.Cause, a.err.Hint = r.Text(), r.Text()

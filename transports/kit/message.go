@@ -30,6 +30,13 @@ func (r *Reader) Bytes(n int) []byte {
 // U8 returns the next byte.
 func (r *Reader) U8() byte { return r.Bytes(1)[0] }
 
+// Bool reads a byte of AppendBool. Any other byte than 0 and 1 spoils the message, as if it were short.
+func (r *Reader) Bool() bool {
+	b := r.U8()
+	r.short = r.short || b > 1
+	return b == 1
+}
+
 // U32 returns the next four bytes as a number.
 func (r *Reader) U32() uint32 { return binary.LittleEndian.Uint32(r.Bytes(4)) }
 

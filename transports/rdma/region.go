@@ -327,7 +327,7 @@ func decode(d transport.Descriptor, owner transport.ID) (*remote, *errs.Error) {
 	r := kit.NewReader(d)
 	version, id := r.U8(), r.ID()
 	m := &remote{region: r.U64(), version: r.U32(), size: r.U64(), cut: r.U64(), base: uint64(r.U32())}
-	m.permission, m.onDevice = mem.Permission(r.U8()), r.U8() == 1
+	m.permission, m.onDevice = mem.Permission(r.U8()), r.Bool()
 	n := int(r.U8())
 	cut := m.size > 0 && m.cut > 0 && m.size-1 <= math.MaxUint64-m.cut && partsOf(m.size, m.cut) <= partsMost
 	for range min(n, devicesMax) {

@@ -136,7 +136,7 @@ func (n *news) encode(b []byte) []byte {
 }
 
 func decodeNews(r *kit.Reader) news {
-	return news{r.U64(), transport.Epoch(r.U64()), r.U8() == 1, r.U32()}
+	return news{r.U64(), transport.Epoch(r.U64()), r.Bool(), r.U32()}
 }
 
 // join adds other news of the same region.
