@@ -14,7 +14,10 @@ import pytest
 
 PROGRAM = Path(__file__).parent / "programs" / "counted.py"
 FEW, MANY = 100, 500
-MOVING = ("sendmsg", "recvmsg", "sendto", "writev", "io_uring_enter", "process_vm_readv", "process_vm_writev")
+MOVING = (
+    *("sendmsg", "recvmsg", "sendto", "writev", "io_uring_enter", "preadv2", "pwritev2"),
+    *("process_vm_readv", "process_vm_writev"),
+)
 # Those of the Go runtime's threads and of looks that find nothing: a busy machine has many more of them.
 LOOKING = ("nanosleep", "sched_yield")
 

@@ -1,15 +1,20 @@
 package file
 
 import (
+	"os"
 	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
 // guess predicts whether the next READ of a file finds its bytes in the page cache. A look costs a system call, some
-// 300 ns where nothing is there, and a hit saves a READ of the disk. After each miss twice as many READs go without a
-// look, up to guessMost; a hit ends that. All methods may be called from any goroutine, which may lose a count.
+// 300 ns where nothing is there (mayHold), and a hit saves a READ of the disk. After each miss twice as many READs go
+// without a look, up to guessMost; a hit ends that. All methods may be called from any goroutine, which may lose a
+// count.
 type guess struct {
 	skip atomic.Int32 // READs that go without a look from now on
 	step atomic.Int32 // as many after the last miss
@@ -36,6 +41,21 @@ func (g *guess) learn(hit bool) {
 		g.step.Store(step)
 		g.skip.Store(step)
 	}
+}
+
+// mayHold reports whether the page cache may have all of a range. The kernel counts pages for it (cachestat, Linux 6.5)
+// where READs go past the page cache: a preadv2 that misses reads the range from the disk even with RWF_NOWAIT, and the
+// ring would read it again. The count starts nothing. An older kernel is taken to have all.
+func (f *file) mayHold(offset, n uint64) bool {
+	if !f.direct.Load() {
+		return true
+	}
+	page := uint64(os.Getpagesize())
+	whole := unix.CachestatRange{Off: offset, Len: n}
+	var found unix.Cachestat_t
+	_, _, errno := unix.RawSyscall6(unix.SYS_CACHESTAT, uintptr(f.plain.Load()), uintptr(unsafe.Pointer(&whole)),
+		uintptr(unsafe.Pointer(&found)), 0, 0, 0)
+	return errno != 0 || found.Cache >= (offset+n-1)/page-offset/page+1
 }
 
 // poll carries out the next slice on the caller's goroutine, by calls that cannot wait for a disk. The mover goes on

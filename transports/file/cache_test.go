@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
@@ -91,6 +92,71 @@ func TestInlineReadsCachedBytes(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, inline(transport.Read, 0), "one READ goes without a look after a miss")
 	require.True(t, inline(transport.Read, 0))
+}
+
+// TestALookAtAColdFileReadsNothing: a look that finds nothing leaves the page cache as it is, on the caller's thread
+// and on the owner's. Reading ahead would read the disk twice.
+func TestALookAtAColdFileReadsNothing(t *testing.T) {
+	const size = 1 << 20
+	c := newCachedFile(t, 1, size)
+	m := c.r.memory(size, true)
+	pages := func() uint64 {
+		var found unix.Cachestat_t
+		err := unix.Cachestat(uint(c.plain.Fd()), &unix.CachestatRange{Len: size}, &found, 0)
+		if err != nil {
+			t.Skipf("not run: the kernel counts no cached pages: %v", err)
+		}
+		return found.Cache
+	}
+	require.NotZero(t, pages())
+	c.evict(0, size)
+	require.False(t, c.r.tr.(*Uring).Inline([]*transport.Slice{c.slice(transport.Read, m, 0, 0, 64<<10)}))
+	require.Zero(t, pages())
+	for range 2 { // one of them looks
+		c.r.must(c.slice(transport.Read, m, 0, 0, size))
+	}
+	require.Zero(t, pages())
+	require.NoError(t, m.check(1, 0, 0, size))
+}
+
+// TestACachedFileThatWasCutShortFails: the rest of a file that was cut is no hit, and no bytes of before come from it.
+func TestACachedFileThatWasCutShortFails(t *testing.T) {
+	const size, left = 1 << 20, 100_000
+	c := newCachedFile(t, 1, size)
+	m := c.r.memory(size, true)
+	c.r.must(c.slice(transport.Read, m, 0, 0, size))
+	require.NoError(t, c.plain.Truncate(left))
+	for _, at := range []uint64{65536, left, 500_000} {
+		s := c.slice(transport.Read, m, 0, at, 65536)
+		require.False(t, c.r.tr.(*Uring).Inline([]*transport.Slice{s}))
+		require.Equal(t, errs.AddressNotRegistered, c.r.fails(s).Code)
+	}
+	c.r.must(c.slice(transport.Read, m, 0, 0, left))
+	require.NoError(t, m.check(1, 0, 0, left))
+}
+
+// TestHolesAreZeroes: a file without space behind its bytes is read like any other, before and after a WRITE into it.
+func TestHolesAreZeroes(t *testing.T) {
+	const size = 1 << 20
+	both(t, Settings{}, func(t *testing.T, r *rig) {
+		path := onDisk(t)
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		require.NoError(t, os.Truncate(path, size))
+		o, m := r.open(transport.FileSpec{Path: path}), r.memory(size, true)
+		want := make([]byte, size)
+		for _, written := range []bool{false, true} {
+			if written {
+				m.fill(5, 300_000, 5000)
+				r.must(o.slice(transport.Write, m, 300_000, 300_000, 5000))
+				transporttest.Pattern(want[300_000:305_000], 5, 300_000)
+			}
+			m.fill(6, 0, size)
+			r.must(o.slice(transport.Read, m, 0, 0, size))
+			got := make([]byte, size)
+			m.around.Load(got, m.from)
+			require.Equal(t, want, got)
+		}
+	})
 }
 
 // TestWaitersCopyCachedBytes: a waiter carries out READs that the owner has not begun.

@@ -36,6 +36,10 @@ func (c *carrier) carry(t *base, it *item, flags int) bool {
 			return true
 		}
 		offset, n := it.run(it.at, opMost)
+		if flags&noWait != 0 && !it.file.mayHold(offset, n) {
+			it.done = 0
+			return false
+		}
 		count, _ := it.gather(it.at, n, c.vectors[:])
 		got, errno := call(it.slice.Op, int(it.file.plain.Load()), c.vectors[:count], offset, flags)
 		switch {

@@ -120,6 +120,10 @@ func (o *operation) each(at, n uint64, f func(part []byte)) (fault *mem.Fault) {
 // does all of it.
 func (o *operation) fromCache(b *bounces) bool {
 	f, flags := o.item.file, noWait
+	if !f.mayHold(o.offset, o.length) {
+		f.cache.learn(false)
+		return false
+	}
 	if f.resident {
 		flags = 0 // tmpfs knows no RWF_NOWAIT, and needs none
 	}

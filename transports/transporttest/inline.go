@@ -198,6 +198,7 @@ func testInlineDetach(t *testing.T, h Harness) {
 		c := p.a.Connect(t, p.b)
 		local, own := p.a.Register(t, 4*size, mem.LocalReadWrite), p.b.Register(t, 4*size, mem.GlobalReadWrite)
 		local.Fill(tagMoved, 0, local.Size)
+		own.Fill(tagMoved, 0, own.Size) // brings a file into the page cache
 		remote, rail := c.Import(t, own), c.Rail(t)
 		s := p.storm(c, op, local, remote, size)
 		p.await(t, &s.carried, 50)
@@ -216,7 +217,8 @@ func testInlineAllocations(t *testing.T, h Harness) {
 	inliner := must[transport.Inliner](p.a.Transport)
 	for _, op := range p.inlineOps(t) {
 		list := p.volley(op, p.c.Rail(t), local, remote, 4, size)
-		p.c.Must(t, list...) // warms the rail up
+		remote.Fill(tagMoved, 0, remote.Size) // brings a file into the page cache
+		p.c.Must(t, list...)                  // warms the rail up
 		require.True(t, inliner.Inline(list))
 		require.Zero(t, testing.AllocsPerRun(200, func() { inliner.Inline(list) }))
 	}

@@ -1,5 +1,6 @@
-"""Moves ranges to and from another process again and again: `counted.py tcp|shm|file BYTES RANGES TIMES`. It prints how
-often threads of both processes went to sleep meanwhile. `counted.py peer tcp|shm BYTES` is the other process."""
+"""Moves ranges to and from another process again and again: `counted.py tcp|shm|own|file|cached BYTES RANGES TIMES`. It
+prints how often threads of both processes went to sleep meanwhile. "own" is memory that the peer registers itself, and
+"cached" READs a file that the page cache has. `counted.py peer tcp|shm|own BYTES` is the other process."""
 
 from __future__ import annotations
 
@@ -27,15 +28,19 @@ def sleeps(*processes: int) -> int:
     return total
 
 
-def move(engine: tent.Engine, there: tent.Segment, size: int, ranges: int, times: int) -> None:
+def move(engine: tent.Engine, there: tent.Segment, size: int, ranges: int, times: int, reads: bool = False) -> None:
     region, at = engine.allocate(size * ranges), [i * size for i in range(ranges)]
     for i in range(times):
-        call = engine.read_ranges if i % 2 else engine.write_ranges
+        call = engine.read_ranges if reads or i % 2 else engine.write_ranges
         assert call(region, at, there, at, [size] * ranges).result(60) == size * ranges
 
 
 def peer(kind: str, size: int) -> None:
-    with tent.Engine(settings(kind)) as engine, engine.allocate(size, name="kv"):
+    with tent.Engine(settings(kind)) as engine, contextlib.ExitStack() as stack:
+        if kind == "own":
+            stack.enter_context(engine.register(bytearray(size), name="kv"))
+        else:
+            stack.enter_context(engine.allocate(size, name="kv"))
         print(f"{engine.address}/kv", flush=True)
         sys.stdin.read()
 
@@ -53,11 +58,14 @@ def beside_a_peer(engine: tent.Engine, kind: str, size: int, ranges: int, times:
     return slept
 
 
-def in_a_file(engine: tent.Engine, size: int, ranges: int, times: int) -> int:
+def in_a_file(engine: tent.Engine, kind: str, size: int, ranges: int, times: int) -> int:
+    cached = kind == "cached"
     with tempfile.TemporaryDirectory() as folder:
-        with engine.open(f"file://{folder}/kv", create=True, size=size * ranges) as there:
+        path = Path(folder) / "kv"
+        path.write_bytes(bytes(size * ranges))  # which leaves them in the page cache
+        with engine.open(path, readonly=cached) as there:
             before = sleeps(os.getpid())
-            move(engine, there, size, ranges, times)
+            move(engine, there, size, ranges, times, reads=cached)
             return sleeps(os.getpid()) - before
 
 
@@ -66,10 +74,8 @@ def main() -> None:
         return peer(sys.argv[2], int(sys.argv[3]))
     kind, (size, ranges, times) = sys.argv[1], map(int, sys.argv[2:])
     with tent.Engine(settings(kind)) as engine:
-        slept = in_a_file(engine, size, ranges, times) if kind == "file" else beside_a_peer(
-            engine, kind, size, ranges, times
-        )
-    return print(slept)
+        work = in_a_file if kind in ("file", "cached") else beside_a_peer
+        return print(work(engine, kind, size, ranges, times))
 
 
 main()
