@@ -42,7 +42,7 @@ def run(*command: str, **env: str) -> None:
 
 def build() -> None:
     install("docs", "test")
-    # Scripts, unlike `python -m`, put no source tree on sys.path, whose package may have no native module.
+    # Scripts put no source tree on sys.path, unlike `python -m`: its package may have no native module.
     scripts = Path(sys.executable).parent
     pages = ("tests/py/test_docs.py", "tests/py/test_readme.py")
     run(str(scripts / "pytest"), "--quiet", *pages, "-m", "not slow")

@@ -128,7 +128,7 @@ def one_processor() -> list[str]:
     """The words that keep a command on one processor of this machine, any of those that it may use.
 
     The guest's kernel and the program inside are two processes of the host, and each system call is a switch to the
-    other and back. That takes 5 µs on one processor and 40 µs across two, whose idle one has to be woken each time.
+    other and back. That takes 5 µs on one processor and 40 µs across two, because the idle one is woken each time.
     """
     return ["taskset", "--cpu-list", str(random.choice(sorted(os.sched_getaffinity(0))))]
 

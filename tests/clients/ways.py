@@ -95,7 +95,7 @@ def load():
 
 
 def with_plug_in(folder: Path, name: str, text: str) -> str:
-    """A PYTHONPATH with a plug-in of vLLM, whose load() runs in each of its processes."""
+    """A PYTHONPATH with a plug-in of vLLM, with a load() that each of its processes runs."""
     place = folder / name
     if not place.exists():
         info = place / f"{name}-1.dist-info"

@@ -13,7 +13,7 @@ PACKAGE = Path(tent.__file__).parent
 # From the bottom up. A module imports modules above it in this list, also where it does so late, inside a function.
 ORDER = """
 _version _settings _lazy _empty _html _text _transports enums page errors quantities gpu_stream _abi _gotent _native
-buffers settings explanation traffic loop tail handle aio transfer region files stream closing records
+buffers settings explanation traffic loop tail handle aio callback transfer region files stream closing records
 request_array indexes metrics_server grid addresses notifications events segment moving terms packing batch moves spans
 admission engine torch transfer_engine __init__
 """
@@ -21,6 +21,7 @@ LAYERS = ORDER.split()
 
 # Imports for type checkers alone that go up, each with its reason.
 UPWARDS = {
+    ("callback", "transfer"): "a callback is called with its transfer, which makes it",
     ("region", "segment"): "fence() takes a peer, and a peer's regions are sliced as own ones are",
     ("aio", "stream"): "the bridge to asyncio waits for items; streams load it at the first await",
     ("aio", "transfer"): "the bridge to asyncio waits for transfers; they load it at the first await",
