@@ -395,6 +395,7 @@ func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	if r := c.rail(id, which); r != nil {
 		r.noted, r.link.delivered = now, now
 		c.signOfLife(r, now)
+		r.meter.Stopped(c.lost)
 		r.meter.Spoke(now)
 	}
 }

@@ -215,6 +215,37 @@ func TestADeadRailIsFoundAfterOurOwnPause(t *testing.T) {
 	require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
 }
 
+// TestOurOwnShortPausesTeachNoPatience: they were not the rail's silence. One that breaks behind them is found in less
+// time than one of them took, where three times that was the limit; the time until a step was due does count.
+func TestOurOwnShortPausesTeachNoPatience(t *testing.T) {
+	const pause = 80 * ms
+	for _, pauses := range []int{0, 1, 3} {
+		r := newRig(t, Options{})
+		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+		p := to(r.core, id)
+		r.warm(p)
+		r.submit(p, High, 128*kib, clock.Never)
+		require.Len(t, r.out, 2)
+		silent := int(r.out[0].Rail.Index)
+		for range pauses {
+			r.pass(ms, nothing)
+			r.core.Deadline()
+			r.now = r.now.Add(pause)
+			for i := range 2 {
+				r.core.Progress(id, railOf(id, i, 1), r.now)
+			}
+			r.step()
+		}
+		broke := r.now
+		for len(r.kinds()) == 0 {
+			require.Less(t, r.now.Sub(broke), pause, "%d pauses", pauses)
+			r.pass(ms/2, nothing)
+			r.core.Progress(id, railOf(id, 1-silent, 1), r.now)
+		}
+		require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
+	}
+}
+
 // TestAnErrorSaysWhatBecameOfTheBytes: nothing was sent, some may have landed, or some may still land.
 func TestAnErrorSaysWhatBecameOfTheBytes(t *testing.T) {
 	cause := errs.New(errs.PeerUnreachable, "peer", "the peer has gone").WithScope(errs.ScopeLink, errs.SideRemote)

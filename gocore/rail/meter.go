@@ -79,6 +79,8 @@ type Meter struct {
 	ahead   float64       // bytes in flight when it was posted, its own included, EWMA
 	silence float64       // ns; the longest between two signs of life while busy that the rate does not explain, fading
 	heard   clock.Time    // last sign of life
+	spoke   clock.Time    // the same by the clock that stands still while this process is stopped
+	stopped clock.Time    // for which this process was not let run, in all
 	since   clock.Time    // start of the sample; 0 while idle
 	bytes   uint64        // delivered in the sample
 	slices  uint64        // that brought them
@@ -97,8 +99,13 @@ func (m *Meter) Reset(rate float64) {
 	m.probePause = bandwidthPauseLeast
 }
 
+// Stopped sets the time, in all, for which this process was not let run. Silence of that time is nobody's and teaches
+// nothing, so the caller sets it before Begin, Delivered, Spoke and Resume.
+func (m *Meter) Stopped(total clock.Time) { m.stopped = total }
+
 // Begin is called when the idle rail gets its first slice.
 func (m *Meter) Begin(now clock.Time) {
+	m.spoke = now - m.stopped
 	m.since, m.heard, m.bytes, m.slices, m.full, m.capped = now, now, 0, 0, false, false
 }
 
@@ -176,7 +183,7 @@ func (m *Meter) Spoke(now clock.Time) { m.signOfLife(0, now) }
 // Resume notes that the silence until now was not the rail's: its peer as a whole was silent. It teaches nothing, so
 // the sample begins anew. With the silence in it, a rail that was full would be thought as slow as one that trickles.
 func (m *Meter) Resume(now clock.Time) {
-	m.heard = now
+	m.heard, m.spoke = now, now-m.stopped
 	if m.since != 0 {
 		m.since, m.bytes, m.slices, m.full, m.capped = now, 0, 0, false, false
 	}
@@ -190,8 +197,9 @@ func (m *Meter) signOfLife(n uint64, now clock.Time) {
 	if now <= m.heard {
 		return
 	}
-	gap := float64(now - m.heard)
-	m.heard = now
+	awake := now - m.stopped
+	gap := float64(max(0, awake-m.spoke))
+	m.heard, m.spoke = now, awake
 	if gap < float64(silenceMemory) {
 		m.silence -= m.silence * gap / float64(silenceMemory)
 	} else {
