@@ -27,14 +27,14 @@ class TransportType(IntEnum):
 
 # Names that hints take, in lower case.
 HINTS: dict[str, int] = {
-    "acl": 66,
+    "acl": 79,
     "ascend": 8,
     "ascend_direct": 8,
     "ascenddirect": 8,
     "buf-io": 64,
     "buf_io": 64,
     "bufio": 64,
-    "delegate": 65,
+    "delegate": 78,
     "gds": 5,
     "io-uring": 6,
     "io_uring": 6,

@@ -26,7 +26,7 @@ import (
 // entry is a transport that upstream or this build knows.
 type entry struct {
 	name      string // as Factory.Name gives it
-	number    uint8  // upstream's TransportType, which its tests freeze; from 64 on tent's own, see numberOf
+	number    uint8  // upstream's TransportType, which its tests freeze; from 64 on tent's own, see numbers.go
 	members   string // of Python's TransportType, upstream's spelling first; "" for numbers of our own
 	branch    string // of its keys, where it is not the name
 	spellings []string
@@ -39,14 +39,14 @@ var table = []entry{
 	{"shm", 3, "SHM", "", nil, shm.Factory{}, false},
 	{cuda.FabricName, 2, "MNNVL", "", nil, cuda.FabricFactory{}, false},
 	{cuda.Name, 4, "NVLINK", "", nil, cuda.Factory{}, false},
-	{acl.Platform{}.Name(), 66, "", "", nil, insideNPUs, false},
+	{acl.Platform{}.Name(), 79, "", "", nil, insideNPUs, false},
 	{"rdma", 1, "RDMA", "", nil, rdma.Factory{}, false},
 	{ascend.Name, 8, "AscendDirect ASCEND_DIRECT", "", []string{"ascend", "ascenddirect"}, ascend.Factory{}, false},
 	{"tcp", 7, "TCP", "", nil, tcp.Factory{}, false},
 	{gds.Name, 5, "GDS", "", nil, gds.Factory{}, true},
 	{file.UringName, 6, "IOURING IO_URING", file.UringBranch, []string{"iouring"}, file.UringFactory{}, false},
 	{file.BufferedName, 64, "", "", []string{"buf_io", "bufio"}, file.BufferedFactory{}, false},
-	{delegate.Name, 65, "", "", nil, delegate.Factory{}, false},
+	{delegate.Name, 78, "", "", nil, delegate.Factory{}, false},
 
 	{"sunrise_link", 9, "SUNRISE_LINK", "", nil, nil, false},
 	{"tpu", 10, "TPU", "", nil, nil, false},

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAPlugInKeepsItsNumberAndNobodyElseHasIt(t *testing.T) {
+func TestNoTwoTransportsMeetInAMaskAndAPlugInKeepsItsNumber(t *testing.T) {
 	numbers.Lock()
 	kept := numbers.byName
 	numbers.byName = nil
@@ -15,7 +15,10 @@ func TestAPlugInKeepsItsNumberAndNobodyElseHasIt(t *testing.T) {
 	t.Cleanup(func() { numbers.byName = kept })
 	bits := map[uint8]string{}
 	for i := range table {
-		bits[table[i].number&63] = table[i].name
+		e := &table[i]
+		require.Empty(t, bits[e.number&63], "%s and %s have one bit in masks: require= of one admits the other", e.name,
+			bits[e.number&63])
+		bits[e.number&63] = e.name
 	}
 	for i := range 60 {
 		name := fmt.Sprint("plug-in-", i)

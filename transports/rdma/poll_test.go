@@ -29,7 +29,8 @@ func TestOnlySlicesThatAreStillOutRing(t *testing.T) {
 	rail := r.c.Rail(t)
 	for prompt := 1; prompt >= 0; prompt-- {
 		r.f.Control(t, "prompt %d", prompt)
-		r.f.Control(t, "delay %d", 5000*(1-prompt)) // else the poster may find a slice ended that is carried out beside it
+		// Without a delay the poster may find a slice ended that is carried out beside it.
+		r.f.Control(t, "delay %d", 5000*(1-prompt))
 		before := r.f.Control(t, "arms")
 		for i := range 8 {
 			s := r.slice(t, rail, uint64(i)*4096, 4096)

@@ -29,6 +29,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/transports/all"
 	"github.com/tent-engine/tent/transports/host/hazard"
 )
@@ -39,6 +40,7 @@ const (
 )
 
 func main() {
+	report.UseProcessors()
 	var err error
 	if len(os.Args) == 4 && os.Args[1] == "--peer" {
 		err = servePeer(os.Args[2], os.Args[3])

@@ -22,7 +22,7 @@ type options struct {
 }
 
 func main() {
-	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2)) // as the Python package has it, where the reason stands (pybind)
+	report.UseProcessors()
 	if forked.RunChild(new(Side)) {
 		return
 	}

@@ -11,7 +11,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -34,7 +33,7 @@ type options struct {
 }
 
 func main() {
-	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2)) // as the Python package has it, where the reason stands (pybind)
+	report.UseProcessors()
 	if forked.RunChild(new(Load)) {
 		return
 	}

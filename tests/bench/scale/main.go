@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/tent-engine/tent/tests/bench/report"
@@ -34,7 +33,7 @@ type part struct {
 var parts = []part{{"regions", regions}, {"pending", pending}, {"links", links}, {"opens", opens}}
 
 func main() {
-	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2)) // as the Python package has it, where the reason stands (pybind)
+	report.UseProcessors()
 	if forked.RunChild(new(Crowd)) {
 		return
 	}
