@@ -138,7 +138,6 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 		r.carried += delivered
 		if !withdrawn { // else it was asked for, and its answer may have come another way
 			c.peerSpoke(r.link.peer, c.awake(now), now) // before the meter learns from its silence
-			r.meter.Stopped(c.lost)
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
 			r.device.noteDelivery(r, a, delivered, took, now)
 			if bytes, full := r.meter.TakeFull(); full > 0 {

@@ -351,7 +351,6 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 		c.launchPiece(p, a, now)
 	}
 	if r.slices == 0 {
-		r.meter.Stopped(c.lost)
 		r.meter.Begin(now)
 		r.heard = c.awake(now)
 		if l.answers() {

@@ -281,6 +281,7 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	}
 	r.bytesWhole = r.bytesMax
 	r.meter.Reset(info.Bandwidth)
+	r.meter.Except(&c.lost)
 	r.pace.Reset(info.Bandwidth)
 	r.timer.Owner.rail = r
 	r.nics = c.nicsOf(&info)
@@ -395,7 +396,6 @@ func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	if r := c.rail(id, which); r != nil {
 		r.noted, r.link.delivered = now, now
 		c.signOfLife(r, now)
-		r.meter.Stopped(c.lost)
 		r.meter.Spoke(now)
 	}
 }

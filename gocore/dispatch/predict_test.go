@@ -17,12 +17,12 @@ func TestAnAssumedRatePredictsNothing(t *testing.T) {
 	r.drain()
 
 	meter := &r.core.link(link).rails[0].meter
-	for now := r.now; !meter.Measured(); { // 1 MiB a millisecond
-		meter.Begin(now)
+	for at := r.now; !meter.Measured(); { // 1 MiB a millisecond
+		meter.Begin(at)
 		meter.Full(false)
-		now = now.Add(ms)
-		meter.Carried(1<<20, true, now)
-		r.now = now
+		at = at.Add(ms)
+		meter.Carried(1<<20, true, at)
+		r.now = at
 	}
 	require.InDelta(t, 4*ms, r.core.Predict(submit(4<<20), 0, 100*ms, r.now), float64(2*ms))
 	r.drain()

@@ -168,7 +168,6 @@ func (c *Core) resume(p *peer, now clock.Time) {
 			if r == nil || !r.usable() {
 				continue
 			}
-			r.meter.Stopped(c.lost)
 			r.meter.Resume(now)
 			before := r.heard
 			r.heard, r.asked, r.judged = c.awake(now), false, 0

@@ -93,7 +93,6 @@ func (c *Core) resumeMeters(now clock.Time) {
 		}
 		for _, r := range l.rails {
 			if r != nil {
-				r.meter.Stopped(c.lost)
 				r.meter.Resume(now)
 			}
 		}

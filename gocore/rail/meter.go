@@ -79,8 +79,8 @@ type Meter struct {
 	ahead   float64       // bytes in flight when it was posted, its own included, EWMA
 	silence float64       // ns; the longest between two signs of life while busy that the rate does not explain, fading
 	heard   clock.Time    // last sign of life
-	spoke   clock.Time    // the same by the clock that stands still while this process is stopped
-	stopped clock.Time    // for which this process was not let run, in all
+	spoke   clock.Time    // the same in awake time
+	stopped *clock.Time   // see Except; nil: never
 	since   clock.Time    // start of the sample; 0 while idle
 	bytes   uint64        // delivered in the sample
 	slices  uint64        // that brought them
@@ -91,7 +91,7 @@ type Meter struct {
 
 // Reset starts anew with a configured rate in bytes/s, 0 if it is not known.
 func (m *Meter) Reset(rate float64) {
-	*m = Meter{}
+	*m = Meter{stopped: m.stopped}
 	if rate <= 0 {
 		rate = startRate
 	}
@@ -99,13 +99,20 @@ func (m *Meter) Reset(rate float64) {
 	m.probePause = bandwidthPauseLeast
 }
 
-// Stopped sets the time, in all, for which this process was not let run. Silence of that time is nobody's and teaches
-// nothing, so the caller sets it before Begin, Delivered, Spoke and Resume.
-func (m *Meter) Stopped(total clock.Time) { m.stopped = total }
+// Except names the time, in all, for which this process was not let run; the caller lets it grow. Silence of that time
+// is nobody's and teaches nothing.
+func (m *Meter) Except(stopped *clock.Time) { m.stopped = stopped }
+
+func (m *Meter) awake(now clock.Time) clock.Time {
+	if m.stopped == nil {
+		return now
+	}
+	return now - *m.stopped
+}
 
 // Begin is called when the idle rail gets its first slice.
 func (m *Meter) Begin(now clock.Time) {
-	m.spoke = now - m.stopped
+	m.spoke = m.awake(now)
 	m.since, m.heard, m.bytes, m.slices, m.full, m.capped = now, now, 0, 0, false, false
 }
 
@@ -183,7 +190,7 @@ func (m *Meter) Spoke(now clock.Time) { m.signOfLife(0, now) }
 // Resume notes that the silence until now was not the rail's: its peer as a whole was silent. It teaches nothing, so
 // the sample begins anew. With the silence in it, a rail that was full would be thought as slow as one that trickles.
 func (m *Meter) Resume(now clock.Time) {
-	m.heard, m.spoke = now, now-m.stopped
+	m.heard, m.spoke = now, m.awake(now)
 	if m.since != 0 {
 		m.since, m.bytes, m.slices, m.full, m.capped = now, 0, 0, false, false
 	}
@@ -197,7 +204,7 @@ func (m *Meter) signOfLife(n uint64, now clock.Time) {
 	if now <= m.heard {
 		return
 	}
-	awake := now - m.stopped
+	awake := m.awake(now)
 	gap := float64(max(0, awake-m.spoke))
 	m.heard, m.spoke = now, awake
 	if gap < float64(silenceMemory) {

@@ -139,20 +139,22 @@ func TestSilenceCoversWhatWasSeenAndFades(t *testing.T) {
 func TestSilenceWhileThisProcessWasStoppedTeachesNothing(t *testing.T) {
 	var m Meter
 	m.Reset(0)
+	var stopped clock.Time
+	m.Except(&stopped)
 	now := deliver(&m, 50e6, 64<<10, 1000, true, clock.Time(time.Second))
 	usual := m.Silence(64 << 10)
 	const stop, own = 40 * time.Millisecond, 9 * time.Millisecond
-	m.Stopped(clock.Time(stop))
+	stopped = clock.Time(stop)
 	now = now.Add(stop)
 	m.Spoke(now)
 	require.LessOrEqual(t, m.Silence(64<<10), usual, "nobody was there to hear the rail")
 
-	m.Stopped(2 * clock.Time(stop))
+	stopped = 2 * clock.Time(stop)
 	now = now.Add(stop + own)
 	m.Spoke(now)
 	require.InDelta(t, float64(usual+own), float64(m.Silence(64<<10)), float64(silencePrior), "the rest was the rail's")
 
-	m.Stopped(5 * clock.Time(stop)) // while the rail was idle
+	stopped = 5 * clock.Time(stop) // while the rail was idle
 	m.Begin(now.Add(time.Second))
 	m.Spoke(now.Add(time.Second + 2*own))
 	require.GreaterOrEqual(t, m.Silence(64<<10), 2*own, "stops of before take nothing from a later silence")
