@@ -254,7 +254,7 @@ func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
 	return c.gather(g, r.N, local.list, remote.list, remote.segment, &chosen)
 }
 
-// choice is the ranges of two address lists that a call names by indexes.
+// choice is the ranges of two address lists that a call names by indexes. A nil one is all of both, in order.
 type choice struct {
 	src, dst  *Indexes
 	here      []uint64 // the indexes themselves where both are 64-bit and adjacent, as stacks give them
@@ -272,6 +272,9 @@ func chosenBy(r *Pages, near, far uint64) choice {
 
 // at returns the ranges that are named in place i.
 func (c *choice) at(i int) (src, dst uint64, err *errs.Error) {
+	if c == nil {
+		return uint64(i), uint64(i), nil
+	}
 	if c.here != nil {
 		src, dst = c.here[i], c.there[i] // a negative one is above every bound
 	} else {
@@ -286,18 +289,14 @@ func (c *choice) at(i int) (src, dst uint64, err *errs.Error) {
 	return src, dst, nil
 }
 
-// gather makes one task of all ranges that share their regions and their length. Without a choice it takes every range
-// of both lists, in order.
+// gather makes one task of all ranges that share their regions and their length.
 func (c *Call) gather(g *gathering, n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
 	first, last := len(c.lists), -1
 	homes := max(len(near.homes), len(far.homes))
 	for i := range n {
-		src, dst := uint64(i), uint64(i)
-		if chosen != nil {
-			var err *errs.Error
-			if src, dst, err = chosen.at(i); err != nil {
-				return err
-			}
+		src, dst, err := chosen.at(i)
+		if err != nil {
+			return err
 		}
 		a, b := near.at(src), far.at(dst)
 		if a.bytes != b.bytes {
@@ -376,12 +375,9 @@ func (c *Call) group(here, there home, segment SegmentID, list *places) *errs.Er
 // scatter makes a task of each range: there are too many pairs to gather them.
 func (c *Call) scatter(n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
 	for i := range n {
-		src, dst := uint64(i), uint64(i)
-		if chosen != nil {
-			var err *errs.Error
-			if src, dst, err = chosen.at(i); err != nil {
-				return err
-			}
+		src, dst, err := chosen.at(i)
+		if err != nil {
+			return err
 		}
 		a, b := near.at(src), far.at(dst)
 		if a.bytes != b.bytes {
