@@ -11,9 +11,9 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// guess predicts whether the next READ of a file finds its bytes in the page cache. A look costs a system call, some
-// 300 ns where nothing is there (mayHold), and a hit saves a READ of the disk. After each miss twice as many READs go
-// without a look, up to guessMost; a hit ends that. All methods may be called from any goroutine, which may lose a
+// guess predicts whether the next READ of a file finds its bytes in the page cache. A look costs a system call
+// (mayHold), some 100 ns where nothing is there, and a hit saves a READ of the disk. After each miss twice as many READs
+// go without a look, up to guessMost; a hit ends that. All methods may be called from any goroutine, which may lose a
 // count.
 type guess struct {
 	skip atomic.Int32 // READs that go without a look from now on
@@ -45,9 +45,9 @@ func (g *guess) learn(hit bool) {
 
 // mayHold reports whether the page cache may have all of a range. The kernel counts pages for it (cachestat, Linux 6.5)
 // where READs go past the page cache: a preadv2 that misses reads the range from the disk even with RWF_NOWAIT, and the
-// ring would read it again. The count starts nothing. An older kernel is taken to have all.
+// ring would read it again. The count starts nothing. An older kernel is asked once, and taken to have all.
 func (f *file) mayHold(offset, n uint64) bool {
-	if !f.direct.Load() {
+	if !f.direct.Load() || f.blind.Load() {
 		return true
 	}
 	page := uint64(os.Getpagesize())
@@ -55,7 +55,11 @@ func (f *file) mayHold(offset, n uint64) bool {
 	var found unix.Cachestat_t
 	_, _, errno := unix.RawSyscall6(unix.SYS_CACHESTAT, uintptr(f.plain.Load()), uintptr(unsafe.Pointer(&whole)),
 		uintptr(unsafe.Pointer(&found)), 0, 0, 0)
-	return errno != 0 || found.Cache >= (offset+n-1)/page-offset/page+1
+	if errno != 0 {
+		f.blind.Store(true)
+		return true
+	}
+	return found.Cache >= (offset+n-1)/page-offset/page+1
 }
 
 // poll carries out the next slice on the caller's goroutine, by calls that cannot wait for a disk. The mover goes on

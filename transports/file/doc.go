@@ -8,7 +8,7 @@
 // file systems), because for bytes in the page cache threads beat a ring; transports/io_uring/direct "off" makes it
 // take them all, but those of FUSE, where the kernel goes on in the wrong place after a short operation (owner.suits;
 // docs/design/decisions 0037). Where the kernel gives no ring, buf-io moves everything. A READ of bytes that the page
-// cache has already is copied from there, by the caller, a waiter or the ring's owner (cache.go; records 0116, 0126).
+// cache has already is copied from there, by the caller, a waiter or the ring's owner (cache.go; records 0116, 0125).
 // Bytes of a file on a disk that many readers share are faster through the page cache: switch io_uring off for them.
 //
 // # Links

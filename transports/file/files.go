@@ -33,6 +33,7 @@ type file struct {
 	fuse     bool                   // it is of a FUSE file system
 	resident bool                   // it is in memory: nothing of it waits for a disk
 	cache    guess                  // of READs
+	blind    atomic.Bool            // the kernel counts no cached pages: see mayHold
 	slow     [2]atomic.Bool         // by operation: the file system knows no RWF_NOWAIT, so one cannot know
 
 	// Guarded by base.mu.
