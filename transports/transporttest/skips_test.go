@@ -18,4 +18,9 @@ func TestANewSkipAndAStaleLineAreFound(t *testing.T) {
 	s.add("Three", "no three")
 	require.Equal(t, []string{"a skip that is not in transports/transporttest/skips.txt: x TestA Three: no three"},
 		s.differences(list, false), "that of another transport does not count")
+
+	s = &skips{name: "x TestB/one/two"}
+	s.add("Two", "no two")
+	require.Empty(t, s.differences("x TestB/*/* Two: no two\n", true), "a line of all runs below TestB")
+	require.Len(t, s.differences("x TestB/* Two: no two\n", true), 1, "a * is one name")
 }
