@@ -26,6 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "floor.h"
+
 #define ARENA ((size_t)64 << 20)
 
 struct work { /* pieces of one verb */
@@ -43,17 +45,6 @@ static const char *path;
 static size_t file_bytes;
 static unsigned depth;
 static uint64_t seed = 88172645463325252u;
-
-static void die(const char *what) {
-	perror(what);
-	exit(1);
-}
-
-static uint64_t now_ns(void) {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static uint64_t next_random(void) { /* xorshift64 */
 	seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;

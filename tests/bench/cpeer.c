@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "floor.h"
+
 enum { WRITE = 1, READ = 2, FILL = 3, CHECK = 4 };
 enum { LANES_MAX = 8, PIECE = 1 << 20 };
 
@@ -32,17 +34,6 @@ struct header { /* what goes in front of every batch; `seed` is for FILL and CHE
 
 static char *arena;
 static size_t arena_bytes;
-
-static void die(const char *what) {
-	perror(what);
-	exit(1);
-}
-
-static uint64_t now_ns(void) {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* The pattern depends on the position, so bytes that land in the wrong place are seen. */
 static void fill(uint64_t seed) {

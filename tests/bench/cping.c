@@ -24,6 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "floor.h"
+
 enum { POSITIONS = 16, SPIN_NS = 10000000 };
 
 struct header {
@@ -33,17 +35,6 @@ struct header {
 static char *arena;
 static size_t arena_bytes;
 static int spins;
-
-static void die(const char *what) {
-	perror(what);
-	exit(1);
-}
-
-static uint64_t now_ns(void) {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* The pattern depends on the position, so bytes that land in the wrong place are seen. */
 static char pattern(uint64_t i, uint64_t seed) {

@@ -21,6 +21,8 @@
 #include <unistd.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
+
+#include "floor.h"
 #endif
 
 enum { FILL = 1, CHECK = 2, IOV_MOST = 1024, POSITIONS = 16 };
@@ -39,17 +41,6 @@ static size_t arena_bytes;
 static enum { MEMCPY, NT, VM } mode;
 static pid_t peer;
 static int to_peer[2], from_peer[2];
-
-static void die(const char *what) {
-	perror(what);
-	exit(1);
-}
-
-static uint64_t now_ns(void) {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* The pattern depends on the position, so bytes that land in the wrong place are seen. */
 static uint64_t word(uint64_t i, uint64_t seed) { return (i + 1) * 0x9e3779b97f4a7c15u + seed; }

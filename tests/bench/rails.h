@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "guarded.h"
+#include "floor.h"
 
 enum { RAILS_MAX = 16, QPS_MAX = 16, CHAIN_MAX = 64 };
 
@@ -43,17 +44,6 @@ static struct {
 	uint64_t next, end, flying;
 	int rails;
 } work;
-
-static void die(const char *what) {
-	perror(what);
-	exit(1);
-}
-
-static uint64_t now_ns(void) {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* The address of RoCE v2 by which the other end is reached; it may have moved to another index. */
 static int find_gid(struct end *e) {
