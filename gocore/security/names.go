@@ -51,12 +51,12 @@ func badFingerprint(rest string) string {
 	digits, begins := strings.CutSuffix(rest, "*")
 	switch {
 	case strings.Trim(digits, "0123456789abcdef") != "":
-		return "a fingerprint has hexadecimal digits, and a * at its end"
+		return "a fingerprint has hexadecimal digits alone, and a * may stand for the last ones"
 	case !begins && len(digits) != fingerprintDigits, begins && len(digits) > fingerprintDigits:
 		return fmt.Sprintf("a fingerprint has %d digits, and this one has %d", fingerprintDigits, len(digits))
 	case begins && len(digits) < fingerprintDigitsMin:
-		return fmt.Sprintf("%d digits before a * are as many as an attacker finds; %d are not", len(digits),
-			fingerprintDigitsMin)
+		return fmt.Sprintf("%d digits before a * are too few: an attacker finds a key that begins so; give %d or more",
+			len(digits), fingerprintDigitsMin)
 	}
 	return ""
 }
@@ -124,7 +124,7 @@ func parsePattern(p string) (pattern, defect string) {
 			return p, k.defect(rest)
 		}
 	}
-	return "", "it begins as none"
+	return "", "it begins with no kind of identity"
 }
 
 // partsOf returns the character that ends a part of an identity or a pattern of its kind, -1 if it is of none.

@@ -64,14 +64,14 @@ func TestNamesAdmitTheirIdentitiesAlone(t *testing.T) {
 
 func TestPatternsOfNoIdentityAreRefused(t *testing.T) {
 	for p, cause := range map[string]string{
-		"": "begins as none", "prefill": "begins as none", "http://a/b": "begins as none", "spiffe:a": "begins as none",
+		"": "begins with no kind", "prefill": "begins with no kind", "http://a/b": "begins with no kind", "spiffe:a": "begins with no kind",
 		"dns:": "label is empty", "dns:a..b": "label is empty", "dns:a b": "has a space",
 		"dns:" + strings.Repeat("a", 3000): "3004 bytes, more than 2048",
 		"spiffe://\x00":                    "not ASCII", "spiffe://a//b": "segment of the path is empty",
 		"spiffe://a/b?c": "no SPIFFE ID", "spiffe://": "is empty",
 		"uid:root": "a user is a number", "uid:*": "a user is a number", "uid:-1": "a user is a number",
 		"id:": "32 digits, and this one has 0", "id:" + someID[:31]: "has 31", "id:" + someID + "0": "has 33",
-		"id:" + someID[:15] + "*": "an attacker finds", "id:*": "an attacker finds", someID: "begins as none",
+		"id:" + someID[:15] + "*": "an attacker finds", "id:*": "an attacker finds", someID: "begins with no kind",
 		"id:*" + someID[:31]: "hexadecimal", "id:" + someID[:16] + "?": "hexadecimal",
 		"id:0x" + someID[:30]: "hexadecimal", "cluster:x": "hexadecimal",
 	} {
