@@ -168,7 +168,9 @@ class Runner:
         """One run of a suite. The script, unlike `python -m pytest`, does not put the source tree on sys.path."""
 
         def run(report: Path, *words: str) -> Tally:
-            options = ("-q", "-o", f"cache_dir={report.with_name('cache')}", f"--junitxml={report}")
+            # A folder of its own for temporary files: pytests that run beside each other tidy up the usual one.
+            own = (f"--basetemp={report.with_name('temporary')}", "-o", f"cache_dir={report.with_name('cache')}")
+            options = ("-q", *own, f"--junitxml={report}")
             return read_report(report, self.run(python.with_name("pytest"), *options, *words, timeout=timeout, **env))
 
         with report_file() as report:

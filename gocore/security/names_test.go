@@ -64,7 +64,8 @@ func TestNamesAdmitTheirIdentitiesAlone(t *testing.T) {
 
 func TestPatternsOfNoIdentityAreRefused(t *testing.T) {
 	for p, cause := range map[string]string{
-		"": "begins with no kind", "prefill": "begins with no kind", "http://a/b": "begins with no kind", "spiffe:a": "begins with no kind",
+		"": "begins with no kind", "prefill": "begins with no kind",
+		"http://a/b": "begins with no kind", "spiffe:a": "begins with no kind",
 		"dns:": "label is empty", "dns:a..b": "label is empty", "dns:a b": "has a space",
 		"dns:" + strings.Repeat("a", 3000): "3004 bytes, more than 2048",
 		"spiffe://\x00":                    "not ASCII", "spiffe://a//b": "segment of the path is empty",

@@ -12,9 +12,9 @@ import (
 )
 
 // guess predicts whether the next READ of a file finds its bytes in the page cache. A look costs a system call
-// (mayHold), some 100 ns where nothing is there, and a hit saves a READ of the disk. After each miss twice as many READs
-// go without a look, up to guessMost; a hit ends that. All methods may be called from any goroutine, which may lose a
-// count.
+// (mayHold), some 100 ns where nothing is there, and a hit saves a READ of the disk. After each miss twice as many
+// READs go without a look, up to guessMost; a hit ends that. All methods may be called from any goroutine, which may
+// lose a count.
 type guess struct {
 	skip atomic.Int32 // READs that go without a look from now on
 	step atomic.Int32 // as many after the last miss

@@ -36,7 +36,7 @@
 //	  128 is 1 all the same; peers need the same channel
 //	a device without them: attribute 128 is 0, and 801          CUDA driver API, CUDA_ERROR_NOT_SUPPORTED
 //	a handle of memory that is gone everywhere opens nothing,   the same, cuMemRelease
-//	  and what is mapped stays as long as a process maps it
+//	  and its pages stay as long as a process maps them
 //	copies of one address space may cross mappings              unified addresses
 //	cuStreamWaitValue32 waits for pinned memory, compares with  CUDA driver API, stream memory operations
 //	  a wrap, and nobody wakes it: the front end polls
