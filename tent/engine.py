@@ -90,6 +90,7 @@ class Engine(Moves, Admission):
         info = json.loads(_native.call(library.pybind_Info, self._id))
         self.address: str = info["address"]
         self.name: str = info["name"]
+        self.peer_id: str = info["id"]
         self._info: dict[str, Any] = info
         learn_transports(info["numbers"])
         self._default_priority = int(info["default_priority"])
@@ -126,7 +127,7 @@ class Engine(Moves, Admission):
         size); contiguous, in C or in Fortran order: bytes move as they are stored. It is kept alive until the region is
         closed and dropped. Named regions can be read and written by peers, unnamed ones by nobody, read-only buffers
         only be read; `permission` says otherwise, and `peers` names the identities that have it:
-        "spiffe://prod/prefill/*", "dns:*.prefill.svc", "uid:1000", "id:" and the `peer_id` of one engine. None is all
+        "spiffe://prod/prefill/*", "dns:*.prefill.svc", "uid:1000", "id:" and the `peer_id` of an engine. None is all
         peers, an empty list nobody. Others do not learn of the region.
 
         Example:

@@ -62,10 +62,12 @@ class Handle:
         "_words": "",
         "address": 'Where peers open this engine, "host:port".',
         "name": "The name of this engine, in logs and at peers.",
+        "peer_id": 'Its ID, 32 hexadecimal digits, new at each start: peers=["id:" + peer_id] of an owner names it.',
     }
 
     name: str
     address: str
+    peer_id: str
     _default_priority: int  # of calls that give none
     _closed: bool
     _closing: threading.Lock  # held while close() is under way

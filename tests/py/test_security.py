@@ -255,7 +255,7 @@ def test_one_engine_is_named_by_its_id(engines: Any) -> None:
     with friend.open(owner.address) as segment:
         mine = next(peer.id for peer in owner.peers() if peer.address == friend.address)
         theirs = f"id:{segment.peer_id}"
-    assert len(mine) == 32
+    assert mine == friend.peer_id and segment.peer_id == owner.peer_id and len(mine) == 32
     rules: dict[str, Any] = {"exactly": f"id:{mine}", "begins": [f"id:{mine[:16]}*"], "nobody": []}
     regions = [owner.allocate(4096, name=name, peers=peers) for name, peers in rules.items()]
     with friend.open(owner.address, identity=theirs) as segment:
