@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native, loop
 from .errors import TentError, translate
-from .page import CELL_BYTES, PENDING
+from .page import CELL_WORDS, PENDING
 
 if TYPE_CHECKING:
     from ._gotent import Library
@@ -85,10 +85,10 @@ def _pending(engine: Handle) -> list[int]:
     """The ids of all batches that are under way, from the shared page: those of dropped transfers and of the integer
     level too."""
     words = engine._words
-    states = bytes(engine._states[::CELL_BYTES])
+    states = bytes(engine._states)
     found, at = [], states.find(PENDING)
     while at >= 0:
-        found.append(words[at * CELL_BYTES // 8] >> 32 << 32 | at)
+        found.append(words[at * CELL_WORDS] >> 32 << 32 | at)
         at = states.find(PENDING, at + 1)
     return found
 

@@ -94,13 +94,14 @@ class Engine(Moves, Admission):
         self._info: dict[str, Any] = info
         learn_transports(info["numbers"])
         self._default_priority = int(info["default_priority"])
-        self._states = page.bytes_at(info["page_address"], info["page_bytes"])
-        self._words = page.words_at(info["page_address"], info["page_bytes"] // 8)
+        cells = info["page_bytes"] // page.CELL_BYTES
+        self._states = page.states_at(info["page_address"], cells)
+        self._words = page.words_at(info["page_address"], cells * page.CELL_WORDS)
         self._tail = Tail(library, self._id)
         self._live = {}
         self._looks = repeat(None, _native.LOOKS_PER_CRANK - 1)
         self._spent = deque()
-        self._spare = min(64, info["page_bytes"] // page.CELL_BYTES // 8)
+        self._spare = min(64, cells // 8)
         self._memories = {}
         self._streams = weakref.WeakSet()
         self._hub = loop.Hub(library, self._id, info["event_fd"])

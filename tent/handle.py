@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from . import _native, loop
 from .enums import TransferStatusEnum
 from .errors import TentError
-from .page import CELL_BYTES, COMPLETED, PENDING
+from .page import COMPLETED, PENDING
 
 if TYPE_CHECKING:
     from ._gotent import Library
@@ -73,8 +73,8 @@ class Handle:
     _closing: threading.Lock  # held while close() is under way
     _library: Library
     _id: int
-    _states: memoryview  # the shared page by bytes
-    _words: memoryview  # and by words
+    _states: memoryview  # of the batches, in the shared page
+    _words: memoryview  # the shared page by words
     _hub: loop.Hub
     _looks: Iterator[None]  # at transfers, until the engine is let work again
     _live: dict[int, weakref.ref[Settles]]
@@ -164,7 +164,7 @@ class Orphan:
     def __call__(self, batch: int) -> None:
         engine = self._engine
         try:
-            state = engine._states[(batch & 0xFFFFFFFF) * CELL_BYTES]
+            state = engine._states[batch & 0xFFFFFFFF]
             if state > PENDING and state not in (COMPLETED, TransferStatusEnum.CANCELED) and not self._asked:
                 failure = engine._call_json(engine._library.pybind_Failure, batch)
                 loop.logger.warning(

@@ -16,8 +16,7 @@ UNSIGNED = 16  # beside the item size: the items are unsigned
 Integers = Sequence[int] | memoryview | Any
 Ranges = Sequence[tuple[int, int]] | Integers  # pairs (address, size), or addresses
 
-_SIGNED_FORMATS = frozenset("bhilqn")
-_UNSIGNED_FORMATS = frozenset("BHILQN")
+_SIGNS = dict.fromkeys("bhilqn", 0) | dict.fromkeys("BHILQN", UNSIGNED)  # by the format of an item
 
 
 class Index(NamedTuple):
@@ -74,11 +73,11 @@ def describe(values: Any, what: str) -> Index:
     """Where the integers of `values` are: a list, tuple or range, any integer buffer (also strided), a CPU tensor. They
     must be left alone until the call they are for has returned."""
     if type(values) is array:
-        if values.typecode not in _SIGNED_FORMATS | _UNSIGNED_FORMATS:
+        sign = _SIGNS.get(values.typecode)
+        if sign is None:
             raise _wrong(what, f"array of type {values.typecode!r}")
         address, n = values.buffer_info()
-        unsigned = UNSIGNED if values.typecode in _UNSIGNED_FORMATS else 0
-        return Index(address, values.itemsize | unsigned, values.itemsize, n, values)
+        return Index(address, values.itemsize | sign, values.itemsize, n, values)
     if isinstance(values, (list, tuple, range)):
         return _from_list(values, what)
     if buffers._is_tensor(values):
@@ -122,11 +121,10 @@ def _from_view(view: memoryview, what: str) -> Index:
 def _kind(view: memoryview, what: str) -> int:
     """The size of an item, and whether it is unsigned."""
     code = view.format.lstrip("@=<" if sys.byteorder == "little" else "@=>")
-    if code in _SIGNED_FORMATS:
-        return view.itemsize
-    if code in _UNSIGNED_FORMATS:
-        return view.itemsize | UNSIGNED
-    raise _wrong(what, f"items of format {view.format!r}")
+    sign = _SIGNS.get(code)
+    if sign is None:
+        raise _wrong(what, f"items of format {view.format!r}")
+    return view.itemsize | sign
 
 
 def _from_tensor(tensor: Any, what: str) -> Index:

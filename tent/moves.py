@@ -300,7 +300,7 @@ class Moves(Handle):
         """One READ or WRITE. From a slice to a slice, the usual case, all checks of moving.move stand here."""
         given, note = None, None
         if not (
-            (priority is PRIO_HIGH or (priority is None and not self._default_priority))
+            ((priority is None and not self._default_priority) or priority is PRIO_HIGH)
             and timeout is None
             and notify is None
             and hint is None

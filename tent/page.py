@@ -9,11 +9,17 @@ from __future__ import annotations
 import ctypes
 
 CELL_BYTES = 32
+CELL_WORDS = CELL_BYTES // 8
 
 # Plain numbers: an enum's attribute costs more than the rest of a poll.
 PENDING = 1
 CANCELED = 3
 COMPLETED = 4
+
+
+def states_at(address: int, n: int) -> memoryview:
+    """Returns a view of the states of n cells. Its owner releases it before the memory is unmapped."""
+    return bytes_at(address, n * CELL_BYTES)[::CELL_BYTES]
 
 
 def words_at(address: int, n: int) -> memoryview:

@@ -19,6 +19,7 @@ from .errors import InvalidArgumentError
 _QUANTITY = re.compile(r" *([0-9]+)(?:\.([0-9]+))? *([^0-9. ]*) *")
 _DIGITS = 40  # of a number, at most
 _MOST = 1 << 63
+_INFINITE = float("inf")
 
 _SIZES = {"": 1, "b": 1}
 for _i, _letter in enumerate("kmgt", 1):
@@ -28,6 +29,8 @@ _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60
 
 def bytes_of(value: Any, what: str, least: int = 0, most: int = _MOST - 1) -> int:
     """The number of bytes that a size means, from `least` to `most`. An InvalidArgumentError has its name first."""
+    if type(value) is int and least <= value <= most:
+        return value
     n: int | None = None
     if isinstance(value, str):
         n = _whole(value.lower(), _SIZES)
@@ -44,6 +47,8 @@ def bytes_of(value: Any, what: str, least: int = 0, most: int = _MOST - 1) -> in
 
 def seconds_of(value: Any, what: str = "timeout", none: str = "") -> float:
     """The seconds that a time means, finite and not negative. `none` is the meaning of None, for the error."""
+    if type(value) is float and 0 <= value < _INFINITE:
+        return value
     seconds = -1.0
     if isinstance(value, str):
         ns = _whole(value, _TIMES)
@@ -51,7 +56,7 @@ def seconds_of(value: Any, what: str = "timeout", none: str = "") -> float:
             return ns / 1e9
     elif not isinstance(value, bool) and hasattr(type(value), "__float__"):
         seconds = float(value)
-    if not 0 <= seconds < float("inf"):  # NaN too
+    if not 0 <= seconds < _INFINITE:  # NaN too
         raise InvalidArgumentError(f'{what} is {value!r}: it must be seconds, at least 0, or a text like "20ms"{none}')
     return seconds
 

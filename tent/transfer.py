@@ -16,7 +16,7 @@ from .enums import TransferStatusEnum
 from .errors import InvalidArgumentError, TentError, TransferError, transfer_error, translate
 from .gpu_stream import handle
 from .loop import run_soon
-from .page import CANCELED, CELL_BYTES, COMPLETED, PENDING
+from .page import CANCELED, CELL_WORDS, COMPLETED, PENDING
 from .quantities import limit_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Transfer:
         self._engine = engine
         self._batch = batch
         self._states: memoryview | bytes = engine._states
-        self._at = (batch & 0xFFFFFFFF) * CELL_BYTES
+        self._at = batch & 0xFFFFFFFF
         self._total = total
         self._keep: Sequence[object] | None = keep
         self._asked = False
@@ -216,7 +216,7 @@ class Transfer:
         if self._outcome is not None:
             return self._outcome.bytes
         try:
-            return self._engine._words[self._at // 8 + 1]
+            return self._engine._words[self._at * CELL_WORDS + 1]
         except ValueError:
             return self._gone().bytes
 
@@ -271,7 +271,10 @@ class Transfer:
         if self._outcome is not None:
             return
         engine, batch = self._engine, self._batch
-        engine._live.pop(batch, None)
+        try:
+            del engine._live[batch]
+        except KeyError:  # the engine is closing
+            pass
         try:
             if self._total >= 0 and self._states[self._at] == COMPLETED and len(engine._spent) < engine._spare:
                 engine._spent.append(batch)  # given back later, many at a time: that takes a call
@@ -298,7 +301,7 @@ class Transfer:
             return self._outcome.elapsed_ns
         ns = 0
         if self._state() > PENDING:
-            ns = self._engine._words[self._at // 8 + 2]
+            ns = self._engine._words[self._at * CELL_WORDS + 2]
         return ns or int(self._summary()["elapsed_ns"])
 
     def _summary(self) -> dict[str, Any]:
@@ -323,14 +326,13 @@ class Transfer:
                 while (state := wait(engine, batch, _native.WAIT_SLICE_MS)) <= PENDING:
                     pass
                 return state
-            over = time.monotonic() + _native.milliseconds(timeout) / 1000
-            while True:
-                left_ms = -int((time.monotonic() - over) * 1000 // 1)
-                state = wait(engine, batch, max(0, min(left_ms, _native.WAIT_SLICE_MS)))
-                if state > PENDING:
-                    return state
-                if left_ms <= 0:
+            left_ms = _native.milliseconds(timeout)
+            over = time.monotonic() + left_ms / 1000
+            while (state := wait(engine, batch, min(left_ms, _native.WAIT_SLICE_MS))) <= PENDING:
+                if left_ms == 0:
                     raise TimeoutError(f"the transfer has not ended within {limit_of(timeout)}; it goes on")
+                left_ms = max(0, -int((time.monotonic() - over) * 1000 // 1))
+            return state
         except TentError:
             self._unless_settled()
         except RuntimeError as error:

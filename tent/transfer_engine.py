@@ -15,7 +15,7 @@ from . import _native, buffers, files, moving, packing
 from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
-from .page import CELL_BYTES, COMPLETED, PENDING
+from .page import CELL_WORDS, COMPLETED, PENDING
 from .quantities import limit_of
 from .records import (
     BatchGuard,
@@ -353,7 +353,7 @@ class TransferEngine:
         return self._fetch(batch_id, _task(task_id))
 
     def _fetch(self, batch_id: int, task_id: int) -> TransferStatus:
-        at = (_u64(batch_id, "batch_id") & 0xFFFFFFFF) * (CELL_BYTES // 8)
+        at = (_u64(batch_id, "batch_id") & 0xFFFFFFFF) * CELL_WORDS
         # The word is read first: a change after that makes it differ, and the next look asks again.
         try:
             word = self._words[at] if at < len(self._words) else 0
