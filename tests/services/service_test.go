@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // patience bounds each wait of a test on a machine that others use, too.
@@ -141,9 +142,18 @@ func (s *service) kill() {
 // wipe removes the state of a server that was killed.
 func (s *service) wipe() { require.NoError(s.t, os.RemoveAll(s.folder)) }
 
-// stop makes the server stand still, as one that swaps or is cut off; resume makes it go on.
-func (s *service) stop()   { require.NoError(s.t, s.process.Process.Signal(syscall.SIGSTOP)) }
-func (s *service) resume() { require.NoError(s.t, s.process.Process.Signal(syscall.SIGCONT)) }
+// stop makes the server stand still, as one that swaps or is cut off, and returns when all its threads do: on a busy
+// machine they go on answering until one of them has run to take the signal. resume makes it go on.
+func (s *service) stop() {
+	s.t.Helper()
+	require.NoError(s.t, s.process.Process.Signal(unix.SIGSTOP))
+	require.NoError(s.t, unix.Waitid(unix.P_PID, s.process.Process.Pid, nil, unix.WSTOPPED, nil))
+}
+
+func (s *service) resume() {
+	s.t.Helper()
+	require.NoError(s.t, s.process.Process.Signal(unix.SIGCONT))
+}
 
 // settings are those of an engine with a name; "" has none.
 func (s *service) settings(name string) map[string]any {

@@ -89,6 +89,12 @@ func (n *Node) Close(t *testing.T) {
 	})
 }
 
+// cause says why a link has ended; another one may end meanwhile.
+func (n *Node) cause(link transport.Link) (why *errs.Error) {
+	n.w.locked(func() { why = n.linkDown[link] })
+	return why
+}
+
 // recorder is the node as the transport's Sink.
 type recorder Node
 

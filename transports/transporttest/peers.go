@@ -36,8 +36,8 @@ func testNobodyThere(t *testing.T, h Harness) {
 				return // known at once
 			}
 			n.w.Await(t, "LinkDown", func() bool { return n.linkDown[link] != nil })
-			require.Contains(t, []errs.Code{errs.PeerUnreachable, errs.Timeout}, n.linkDown[link].Code)
-			require.GreaterOrEqual(t, n.linkDown[link].Scope, errs.ScopeLink)
+			require.Contains(t, []errs.Code{errs.PeerUnreachable, errs.Timeout}, n.cause(link).Code)
+			require.GreaterOrEqual(t, n.cause(link).Scope, errs.ScopeLink)
 			n.w.locked(func() { n.w.silenceEnded = true })
 			n.w.Await(t, "the proof that the silent process has ended", func() bool {
 				return n.linkDown[link].Code == errs.PeerUnreachable && n.linkDown[link].Side == errs.SideRemote
@@ -53,8 +53,8 @@ func testPeerCloses(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	p.b.Close(t)
 	p.w.Await(t, "LinkDown", func() bool { return p.a.linkDown[p.c.Link] != nil })
-	require.Contains(t, []errs.Code{errs.PeerUnreachable, errs.PeerRestarted}, p.a.linkDown[p.c.Link].Code)
-	require.Equal(t, errs.SideRemote, p.a.linkDown[p.c.Link].Side)
+	require.Contains(t, []errs.Code{errs.PeerUnreachable, errs.PeerRestarted}, p.a.cause(p.c.Link).Code)
+	require.Equal(t, errs.SideRemote, p.a.cause(p.c.Link).Side)
 	require.Empty(t, p.c.Rails())
 }
 
@@ -71,7 +71,7 @@ func testIncarnation(t *testing.T, h Harness) {
 	link, err := p.a.Transport.Attach(stale)
 	if err == nil {
 		p.w.Await(t, "LinkDown for a peer that has restarted", func() bool { return p.a.linkDown[link] != nil })
-		err = p.a.linkDown[link]
+		err = p.a.cause(link)
 	}
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err), "%v", err)
 
