@@ -72,13 +72,17 @@ func TestPeersOpenedOneAfterTheOtherLeaveNothingBehind(t *testing.T) {
 	eachWorld(t, func(t *testing.T, w world) {
 		here, there := w.open(t, churnSettings), w.open(t, churnSettings)
 		source, destination := memory(t, 4096), memory(t, 4096)
-		offer(t, here, source, "")
+		offer(t, here, source, "source")
 		offer(t, there, destination, "kv")
-		leavesNothing(t, churns(t, 500), func() {
-			s, err := here.OpenSegment(context.Background(), there.Address()+"/kv")
+		meet := func(from *engine.Engine, own []byte, path string) {
+			s, err := from.OpenSegment(context.Background(), path)
 			require.NoError(t, err)
-			exchange(t, here, s, source, transport.Write)
-			require.NoError(t, here.CloseSegment(s))
-		})
+			exchange(t, from, s, own, transport.Write)
+			require.NoError(t, from.CloseSegment(s))
+		}
+		for range churnWarm { // the ring of the other side has few events of its own, and would fill all the time
+			meet(there, destination, here.Address()+"/source")
+		}
+		leavesNothing(t, churns(t, 500), func() { meet(here, source, there.Address()+"/kv") })
 	})
 }

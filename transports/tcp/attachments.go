@@ -193,8 +193,11 @@ func (as *attachments) admit(l *responderLane, a *attachment) *errs.Error {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	at := slices.Index(a.expected, l)
-	if _, was := a.ended[l.id]; at < 0 || was || a.left || a.lanes[l.id] != nil {
-		return l.refuse(transport.RefusedProof, "lane %d exists already, or its link has ended", l.id)
+	if a.left { // it has proved itself, and came too late: nobody did anything wrong
+		return l.protocolError("the link of lane %d has ended", l.id)
+	}
+	if _, was := a.ended[l.id]; at < 0 || was || a.lanes[l.id] != nil {
+		return l.refuse(transport.RefusedProof, "lane %d exists already", l.id)
 	}
 	if from, to := l.life.advance(eventOpened); from == to {
 		return l.protocolError("the proof came too late")

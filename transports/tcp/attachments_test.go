@@ -49,6 +49,7 @@ func TestNothingLandsAfterARevocationDuringAHandshake(t *testing.T) {
 			}
 			refused = as.admit(l.responderLane, a)
 			require.Equal(t, leaves, refused != nil, "%v", refused)
+			require.Zero(t, e.refused(transport.RefusedProof), "it has proved itself, and came too late")
 			w := tr.newWorker()
 			arrive := func(b []byte) {
 				_, _ = unix.Write(l.other, b) // fails on a lane that was refused
