@@ -142,8 +142,8 @@ func (s *service) kill() {
 // wipe removes the state of a server that was killed.
 func (s *service) wipe() { require.NoError(s.t, os.RemoveAll(s.folder)) }
 
-// stop makes the server stand still, as one that swaps or is cut off, and returns when all its threads do: on a busy
-// machine they go on answering until one of them has run to take the signal. resume makes it go on.
+// stop makes the server stand still, as one that swaps or is cut off. It waits until all threads do: on a busy machine
+// they answer until one of them has run to take the signal. resume makes it go on.
 func (s *service) stop() {
 	s.t.Helper()
 	require.NoError(s.t, s.process.Process.Signal(unix.SIGSTOP))

@@ -249,9 +249,14 @@ func (t *Transport) Poll(budget int) int {
 		}
 	}
 	if w != nil {
-		rest := found == 0 && w.fruitless()
+		offer := false
+		if found > 0 {
+			w.offers.found()
+		} else {
+			offer = w.offers.vain()
+		}
 		t.giveBack(w)
-		if rest {
+		if offer {
 			yield()
 		}
 	}

@@ -15,14 +15,14 @@ import (
 // worker collects completions while locks are held and hands them to the core when they are not. Each goroutine of the
 // transport has one; callers of Poll and Submit borrow one.
 type worker struct {
-	t     *Transport
-	ended []transport.Completion
-	rails []transport.Rail
-	event [4]unix.EpollEvent // of work
-	high  [4]unix.EpollEvent // of urgent, which does not nest: its events are still being served
-	inner bool               // inside urgent
-	low   [2]unix.EpollEvent // of bulkTurn
-	looks uint32             // without success
+	t      *Transport
+	ended  []transport.Completion
+	rails  []transport.Rail
+	event  [4]unix.EpollEvent // of work
+	high   [4]unix.EpollEvent // of urgent, which does not nest: its events are still being served
+	inner  bool               // inside urgent
+	low    [2]unix.EpollEvent // of bulkTurn
+	offers offers
 
 	dropped []*responderLane // for others that it reads, to be closed when it holds no lock
 
@@ -74,11 +74,31 @@ func (w *worker) flush() {
 	w.rails = w.rails[:0]
 }
 
-// fruitless counts looks that found nothing. It returns true every few looks, when the processor should be offered to
-// others: where the peer shares it, nothing can come before that, and where nobody wants it the call costs 0.5 µs.
-func (w *worker) fruitless() bool {
-	w.looks++
-	return w.looks%4 == 0
+// offers decides when a thread that looks in vain offers its processor to others (sched_yield). Where the peer shares
+// it, nothing can come before that; where nobody wants it, the call costs 0.5 µs. An offer follows every few looks, and
+// the first one as long as bytes come right behind an offer.
+type offers struct {
+	looks   int  // in vain, since bytes came
+	offered bool // after the last look
+	early   bool // bytes came behind an offer lately
+}
+
+// offerEvery is the number of looks between two offers.
+const offerEvery = 4
+
+// vain notes a look that found nothing, and reports that the processor should be offered.
+func (o *offers) vain() bool {
+	o.looks++
+	o.offered = o.looks%offerEvery == 0 || o.early && o.looks == 1
+	return o.offered
+}
+
+// found notes a look that found bytes.
+func (o *offers) found() {
+	if o.looks > 0 {
+		o.early = o.offered
+	}
+	o.looks, o.offered = 0, false
 }
 
 // borrow gives a worker to a caller; giveBack takes it back.
@@ -191,9 +211,10 @@ func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 	for i := 1; ; i++ {
 		if n, open = c.drain(w, workerBudget); n > 0 || !open {
 			c.rx.spins.hit()
+			w.offers.found()
 			return n, open
 		}
-		if w.fruitless() {
+		if w.offers.vain() {
 			yield()
 		}
 		if i%8 == 0 {
