@@ -7,8 +7,10 @@
 
 #include <stdlib.h>
 
-/* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, and _HANDLE_TYPE_FABRIC_SUPPORTED. */
-enum { RDMA_WITH_VMM = 110, FABRIC_HANDLES = 128 };
+enum {
+	RDMA_WITH_VMM = TC_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+	FABRIC_HANDLES = TC_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED
+};
 
 static tc_result attribute(int device, int which, int *value) {
 	NEED(cuDeviceGetAttribute);
@@ -29,7 +31,10 @@ static tc_result properties_of(int device, int types, tc_properties *p) {
 	tc_result r = attribute(device, RDMA_WITH_VMM, &rdma);
 	if (!r.code)
 		r = CALL(cuDeviceGet, &handle, device);
-	*p = (tc_properties){.type = 1, .types = types, .location = {ON_DEVICE, handle}, .flags = {0, rdma != 0}};
+	*p = (tc_properties){.type = TC_MEM_ALLOCATION_TYPE_PINNED,
+			     .types = types,
+			     .location = {ON_DEVICE, handle},
+			     .flags = {0, rdma != 0}};
 	return r;
 }
 
@@ -38,7 +43,7 @@ static tc_result create(const tc_properties *p, uint64_t *bytes, uint64_t *alloc
 	NEED(cuMemCreate);
 	NEED(cuMemRelease);
 	size_t unit = 0;
-	tc_result r = CALL(cuMemGetAllocationGranularity, &unit, p, 0);
+	tc_result r = CALL(cuMemGetAllocationGranularity, &unit, p, TC_MEM_ALLOC_GRANULARITY_MINIMUM);
 	if (r.code)
 		return r;
 	*bytes = (*bytes + unit - 1) / unit * unit;

@@ -154,15 +154,12 @@ func Unkeep(ordinal int, addr uintptr) error {
 func Pinned(addr uintptr, bytes uint64) bool {
 	for _, at := range [...]uintptr{addr, addr + uintptr(bytes) - 1} {
 		var place C.tc_place
-		if r := C.tc_locate(C.uint64_t(at), &place); r.code != 0 || place._type != memoryOfHost {
+		if r := C.tc_locate(C.uint64_t(at), &place); r.code != 0 || place._type != C.TC_MEMORYTYPE_HOST {
 			return false
 		}
 	}
 	return true
 }
-
-// memoryOfHost is CU_MEMORYTYPE_HOST.
-const memoryOfHost = 1
 
 // Unpin gives back memory of Pin.
 func Unpin(ordinal int, addr uintptr) error {

@@ -21,8 +21,8 @@ type Handles int
 
 // Kinds of handles.
 const (
-	Descriptors Handles = 1 // of this host
-	FabricToo   Handles = 8 // of hosts in the same NVLink domain
+	Descriptors Handles = C.TC_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR // of this host
+	FabricToo   Handles = C.TC_MEM_HANDLE_TYPE_FABRIC                // of hosts in the same NVLink domain
 )
 
 // AllocateChunk allocates zeroed memory of the VMM that others may map. Platform.Free takes it back, and the driver

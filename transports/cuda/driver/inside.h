@@ -30,8 +30,13 @@ static inline tc_result ended(int code, const char *call) { return (tc_result){c
 
 #define DEVICES_MAX 128
 
-/* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR and _FABRIC, and CU_MEM_ACCESS_FLAGS_PROT_READWRITE of CU_MEM_LOCATION_TYPE_DEVICE. */
-enum { POSIX_FD = 1, FABRIC = 8, READ_WRITE = 3, ON_DEVICE = 1 };
+/* Short names of some. */
+enum {
+	POSIX_FD = TC_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	FABRIC = TC_MEM_HANDLE_TYPE_FABRIC,
+	READ_WRITE = TC_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	ON_DEVICE = TC_MEM_LOCATION_TYPE_DEVICE
+};
 
 /* A driver without one of these functions cannot do it. */
 #define NEED(name)                                                                                           \

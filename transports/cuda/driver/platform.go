@@ -89,7 +89,7 @@ func (l *library) at(addr, from, end uintptr) (device.Span, error) {
 	if r := C.tc_locate(C.uint64_t(addr), &place); r.code != 0 {
 		return device.Span{}, l.failed("cuda.locate", int(place.device), r)
 	}
-	if place._type != memoryOfDevice {
+	if place._type != C.TC_MEMORYTYPE_DEVICE {
 		return device.Span{}, nil
 	}
 	start := max(uintptr(place.base), from)
@@ -97,9 +97,6 @@ func (l *library) at(addr, from, end uintptr) (device.Span, error) {
 	return device.Span{Addr: start, Size: uint64(stop - start), Ordinal: int(place.device),
 		Managed: place.managed != 0, Allocation: uint64(place.allocation)}, nil
 }
-
-// memoryOfDevice is CU_MEMORYTYPE_DEVICE.
-const memoryOfDevice = 2
 
 // chunkLeast is the least size for which a chunk is made: its size is a multiple of that, on today's devices.
 const chunkLeast = 2 << 20

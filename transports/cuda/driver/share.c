@@ -66,7 +66,7 @@ tc_result tc_share(int device, uint64_t address, int fabric, tc_block *block) {
 	return r;
 }
 
-/* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is 1, and mandatory. */
+/* Without the flag the driver refuses. */
 tc_result tc_open(int device, const void *handle, uint64_t *address) {
 	NEED(cuIpcOpenMemHandle_v2);
 	tc_handle h;
@@ -75,7 +75,7 @@ tc_result tc_open(int device, const void *handle, uint64_t *address) {
 	tc_result r = enter(device, &before);
 	if (r.code)
 		return r;
-	r = CALL(cuIpcOpenMemHandle_v2, address, h, 1);
+	r = CALL(cuIpcOpenMemHandle_v2, address, h, TC_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 	pop(&before);
 	return r;
 }

@@ -74,14 +74,14 @@ const char *tc_words(int code, const char **name) {
 	return text;
 }
 
-/* A thread that captures a graph in the mode GLOBAL would make allocations and events of others fail: RELAXED is 2. */
+/* A thread that captures a graph in the mode GLOBAL would make allocations and events of others fail. */
 tc_result push(tc_context context, thread_state *before) {
 	if (forked())
 		return ended(TC_FORKED, "cuCtxPushCurrent_v2");
 	tc_result r = CALL(cuCtxPushCurrent_v2, context);
 	if (r.code)
 		return r;
-	before->mode = 2;
+	before->mode = TC_STREAM_CAPTURE_MODE_RELAXED;
 	if (cu.cuThreadExchangeStreamCaptureMode)
 		cu.cuThreadExchangeStreamCaptureMode(&before->mode);
 	return r;
@@ -133,7 +133,7 @@ void tc_leave_device(int mode) {
 	pop(&before);
 }
 
-/* A stream of ours, which waits for no stream of the program (CU_STREAM_NON_BLOCKING is 1). Its context is current. */
+/* A stream of ours. Its context is current. */
 static tc_result stream_of(tc_stream *kept, tc_stream *stream) {
 	tc_result r = ended(TC_OK, "");
 	if ((*stream = __atomic_load_n(kept, __ATOMIC_ACQUIRE)))
@@ -141,7 +141,7 @@ static tc_result stream_of(tc_stream *kept, tc_stream *stream) {
 	pthread_mutex_lock(&lock);
 	if (!*kept) {
 		tc_stream made = NULL;
-		r = CALL(cuStreamCreate, &made, 1);
+		r = CALL(cuStreamCreate, &made, TC_STREAM_NON_BLOCKING);
 		__atomic_store_n(kept, made, __ATOMIC_RELEASE);
 	}
 	*stream = *kept;
@@ -174,14 +174,15 @@ tc_result tc_locate(uint64_t address, tc_place *place) {
 	unsigned char managed = 0;
 	memset(place, 0, sizeof *place);
 	place->device = -1;
-	int which[] = {2, 9, 8, 1, 7}; /* memory type, device, managed, context, buffer id */
+	int which[] = {TC_POINTER_ATTRIBUTE_MEMORY_TYPE, TC_POINTER_ATTRIBUTE_DEVICE_ORDINAL, TC_POINTER_ATTRIBUTE_IS_MANAGED,
+		       TC_POINTER_ATTRIBUTE_CONTEXT, TC_POINTER_ATTRIBUTE_BUFFER_ID};
 	void *into[] = {&place->type, &place->device, &managed, &context, &place->allocation};
 	tc_result r = CALL(cuPointerGetAttributes, 5, which, into, address);
 	if (r.code == TC_INVALID_VALUE) { /* none of the driver's */
 		place->type = 0;
 		return ended(TC_OK, "");
 	}
-	if (r.code || place->type != 2)
+	if (r.code || place->type != TC_MEMORYTYPE_DEVICE)
 		return r;
 	place->managed = managed;
 	if (place->device < 0 || place->device >= DEVICES_MAX)
@@ -242,10 +243,10 @@ tc_result tc_copy(int device, uint64_t to, uint64_t from, uint64_t bytes) {
 	return r;
 }
 
-/* Two generations of the batch call, or a loop without either. CU_MEMCPY_SRC_ACCESS_ORDER_STREAM is 1. After a failure
- * of a batch some of it may be queued. */
+/* Two generations of the batch call, or a loop without either. After a failure of a batch some of it may be
+ * queued. */
 static tc_result queue(tc_stream stream, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count) {
-	tc_order order = {.order = 1};
+	tc_order order = {.order = TC_MEMCPY_SRC_ACCESS_ORDER_STREAM};
 	size_t first = 0, failed;
 	if (count > 1 && cu.cuMemcpyBatchAsync_v2)
 		return CALL(cuMemcpyBatchAsync_v2, to, from, bytes, count, &order, &first, 1, stream);
@@ -342,14 +343,13 @@ void tc_ended(tc_flight *list, size_t count) {
 	}
 }
 
-/* CU_MEMHOSTALLOC_PORTABLE is 1: pinned for every device. */
 tc_result tc_pin(int device, uint64_t bytes, uint64_t *address) {
 	thread_state before;
 	tc_result r = enter(device, &before);
 	if (r.code)
 		return r;
 	void *at = NULL;
-	r = CALL(cuMemHostAlloc, &at, bytes, 1);
+	r = CALL(cuMemHostAlloc, &at, bytes, TC_MEMHOSTALLOC_PORTABLE);
 	*address = (uint64_t)at;
 	pop(&before);
 	return r;
@@ -365,7 +365,6 @@ tc_result tc_unpin(int device, uint64_t address) {
 	return r;
 }
 
-/* CU_MEMHOSTREGISTER_PORTABLE is 1. */
 tc_result tc_keep(int device, uint64_t address, uint64_t bytes) {
 	if (!cu.cuMemHostRegister_v2 || !cu.cuMemHostUnregister)
 		return ended(TC_NOT_SUPPORTED, "cuMemHostRegister_v2");
@@ -373,7 +372,7 @@ tc_result tc_keep(int device, uint64_t address, uint64_t bytes) {
 	tc_result r = enter(device, &before);
 	if (r.code)
 		return r;
-	r = CALL(cuMemHostRegister_v2, (void *)address, bytes, 1);
+	r = CALL(cuMemHostRegister_v2, (void *)address, bytes, TC_MEMHOSTREGISTER_PORTABLE);
 	pop(&before);
 	return r;
 }
@@ -395,7 +394,7 @@ tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd) {
 	tc_result r = enter(device, &before);
 	if (r.code)
 		return r;
-	r = CALL(cuMemGetHandleForAddressRange, fd, address, bytes, 1, 0);
+	r = CALL(cuMemGetHandleForAddressRange, fd, address, bytes, TC_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
 	pop(&before);
 	return r;
 }

@@ -1,7 +1,8 @@
 /* The part of the CUDA driver API that tent calls, in declarations of our own: no header of the vendor is needed.
  *
  * Names are those that dlsym must be asked for: the plain name of a function means its oldest form. Sizes and offsets
- * are those of CUDA 12.4 to 13.2, on x86-64 and aarch64. */
+ * are those of CUDA 12.4 to 13.2, on x86-64 and aarch64. abi_test.go compares all of it with the vendor's cuda.h, where
+ * one is installed; `make test` brings two. */
 #ifndef TENT_CUDA_SHIM_H
 #define TENT_CUDA_SHIM_H
 
@@ -9,6 +10,37 @@
 #include <stdint.h>
 
 typedef void *tc_context, *tc_stream, *tc_event;
+
+/* Numbers of the API: with CU_ for TC_, each has its name there. */
+enum {
+	TC_POINTER_ATTRIBUTE_CONTEXT = 1,
+	TC_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+	TC_POINTER_ATTRIBUTE_BUFFER_ID = 7,
+	TC_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+	TC_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+	TC_MEMORYTYPE_HOST = 1,
+	TC_MEMORYTYPE_DEVICE = 2,
+	TC_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES = 98,
+	TC_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
+	TC_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED = 128,
+	TC_STREAM_NON_BLOCKING = 1, /* it waits for no stream of the program */
+	TC_STREAM_CAPTURE_MODE_RELAXED = 2,
+	TC_STREAM_WAIT_VALUE_GEQ = 0,
+	TC_STREAM_WAIT_VALUE_FLUSH = 1 << 30,
+	TC_EVENT_DISABLE_TIMING = 2,
+	TC_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
+	TC_MEMHOSTALLOC_PORTABLE = 1, /* pinned for every device */
+	TC_MEMHOSTALLOC_DEVICEMAP = 2,
+	TC_MEMHOSTREGISTER_PORTABLE = 1,
+	TC_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
+	TC_MEM_ALLOCATION_TYPE_PINNED = 1,
+	TC_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
+	TC_MEM_LOCATION_TYPE_DEVICE = 1,
+	TC_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+	TC_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+	TC_MEM_HANDLE_TYPE_FABRIC = 8,
+	TC_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1
+};
 
 /* CUmemcpyAttributes. */
 typedef struct {
@@ -103,7 +135,7 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	OPTIONAL(cuMemGetHandleForAddressRange,                                                              \
 	         (void *into, uint64_t address, size_t bytes, int type, uint64_t flags))
 
-/* Results of the driver that the shim knows by itself. */
+/* Results of the driver that the shim knows by itself: CUDA_SUCCESS, and CUDA_ERROR_. */
 enum { TC_OK = 0, TC_INVALID_VALUE = 1, TC_NOT_READY = 600, TC_NOT_SUPPORTED = 801 };
 
 /* Of our own: no CUresult is negative. */
@@ -124,7 +156,7 @@ typedef struct {
 
 /* Where an address is. */
 typedef struct {
-	unsigned type; /* CUmemorytype: 0 unknown, 1 host, 2 device */
+	unsigned type; /* TC_MEMORYTYPE_, 0 unknown */
 	int device, managed;
 	uint64_t base, bytes, allocation;
 } tc_place;

@@ -43,15 +43,15 @@ void give_event(tc_context context, tc_event event) {
 		cu.cuEventDestroy_v2(event);
 }
 
-/* Records an event behind the work that is in a stream now; its context is current. CU_EVENT_DISABLE_TIMING is 2. One
- * that was kept may be of a context that has ended, at the address of this one: then a new one is made. */
+/* Records an event behind the work that is in a stream now; its context is current. One that was kept
+ * may be of a context that has ended, at the address of this one: then a new one is made. */
 tc_result record(tc_context context, tc_stream stream, tc_event *event) {
 	if ((*event = take_event(context))) {
 		if (!cu.cuEventRecord(*event, stream))
 			return ended(TC_OK, "");
 		cu.cuEventDestroy_v2(*event);
 	}
-	tc_result r = CALL(cuEventCreate, event, 2);
+	tc_result r = CALL(cuEventCreate, event, TC_EVENT_DISABLE_TIMING);
 	if (r.code)
 		return r;
 	r = CALL(cuEventRecord, *event, stream);
@@ -187,7 +187,7 @@ static tc_result take_word(int *index) {
 	pthread_mutex_lock(&lock);
 	if (!words) {
 		void *page = NULL;
-		r = CALL(cuMemHostAlloc, &page, WORDS * sizeof *words, 3); /* PORTABLE and DEVICEMAP */
+		r = CALL(cuMemHostAlloc, &page, WORDS * sizeof *words, TC_MEMHOSTALLOC_PORTABLE | TC_MEMHOSTALLOC_DEVICEMAP);
 		if (!r.code)
 			r = CALL(cuMemHostGetDevicePointer_v2, &words_at, page, 0);
 		if (!r.code)
@@ -220,14 +220,14 @@ static void collect(void) {
 	}
 }
 
-/* A wait is until the word is 1 or more (CU_STREAM_WAIT_VALUE_GEQ is 0). Where the device can, writes of other devices
- * to its memory are flushed behind it (CU_STREAM_WAIT_VALUE_FLUSH): an RDMA NIC writes past its caches. */
+/* A wait is until the word is 1 or more. Where the device can, writes of other devices to its memory are flushed behind
+ * it: an RDMA NIC writes past its caches. */
 static unsigned wait_flags(void) {
 	int device = 0, can = 0;
 	if (cu.cuCtxGetDevice && cu.cuDeviceGetAttribute && !cu.cuCtxGetDevice(&device) &&
-	    !cu.cuDeviceGetAttribute(&can, 98, device) && can)
-		return 1u << 30;
-	return 0;
+	    !cu.cuDeviceGetAttribute(&can, TC_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, device) && can)
+		return TC_STREAM_WAIT_VALUE_GEQ | TC_STREAM_WAIT_VALUE_FLUSH;
+	return TC_STREAM_WAIT_VALUE_GEQ;
 }
 
 /* Records when a stream has passed a word. Without that the wait is ended here, and the word is never used again. */
