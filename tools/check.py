@@ -28,6 +28,7 @@ import guest
 import interpreters
 import kernel
 import lint
+import nvidia
 import second_look
 import wheels
 from quiet import Stopwatch
@@ -117,6 +118,14 @@ def prepare_guest(ctx: Context) -> None:
     say(f"the guest of rdma is prepared in {watch.wall():.0f} s (with cold caches up to {guest.COLD} more)")
 
 
+def prepare_headers(ctx: Context) -> None:
+    """NVIDIA's headers, for the stage cuda: 6 MB, once."""
+    try:
+        nvidia.HEADERS.fetch()
+    except OSError as error:
+        ctx.missing["cuda"] = MissingError(f"no {nvidia.HEADERS.name} of NVIDIA: {error}")
+
+
 def prepare_services(r: Runner, ctx: Context) -> None:
     """Redis, and the programs of the stage services."""
     try:
@@ -152,6 +161,8 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
             begin("capi", prepare_capi)
         if "rdma" in names:
             begin("guest", lambda r: prepare_guest(ctx))
+        if "cuda" in names:
+            begin("headers", lambda r: prepare_headers(ctx))
         if "services" in names:
             begin("services", lambda r: prepare_services(r, ctx))
         if "clients" in names:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import build_gotent
-import cufile as real_cufile
 import guest
 import interpreters
 import lint
+import nvidia
 import wheels
 from running import ROOT, Runner, Tally
 
@@ -34,6 +34,7 @@ BESIDE = ("-n", "3", "--dist=load")
 BESIDE_SHORT = ("-n", "2", "--dist=load")
 SIMULATIONS = "(?i:simul|model|invariant)"  # tests with TENT_SIM_SEEDS runs
 MODELS = "^TestModel"
+DECLARATIONS = "DeclarationsAreTheVendors|DeclarationsThanTheVendors"  # tests with cuda.h
 SIMULATED = ("./gocore/dispatch/...", "./tests/go/...", "./transports/sim/...")
 INVARIANTS = f"-tags={build_gotent.GO_TAGS},invariants"  # the core checks itself after every call
 # Tests that the race detector's memory, threads and time would falsify, and the suite's mutants: each breaks a rule of
@@ -94,7 +95,8 @@ def unit(r: Runner, ctx: Context) -> Tally:
 
 def conformance(r: Runner, ctx: Context) -> Tally:
     """transports: conformance suite and their own tests"""
-    return r.go_test(["./transports/..."], WAITING, timeout=900, **(VARIANTS if ctx.everything else {}))
+    skip = f"-skip={DECLARATIONS}"  # the stage cuda has them
+    return r.go_test(["./transports/..."], WAITING, skip, timeout=900, **(VARIANTS if ctx.everything else {}))
 
 
 def crossing(r: Runner, ctx: Context) -> Tally:
@@ -225,6 +227,11 @@ def rdma(r: Runner, ctx: Context) -> Tally:
     return tally
 
 
+def cuda(r: Runner, ctx: Context) -> Tally:
+    """our declarations of the CUDA driver's API, beside NVIDIA's own headers of CUDA 12 and 13"""
+    return r.go_test(["./transports/cuda/driver"], f"-run={DECLARATIONS}", timeout=300)
+
+
 def capi(r: Runner, ctx: Context) -> Tally:
     """the C library: its examples in C and C++, plainly and under sanitizers"""
     return r.ok(sys.executable, "tools/build_capi.py", "--check", timeout=900)
@@ -266,7 +273,7 @@ def worlds(r: Runner, ctx: Context) -> Tally:
 def cufile(r: Runner, ctx: Context) -> Tally:
     """GPUDirect Storage by NVIDIA's own libcufile over the emulated driver; skipped where its wheel cannot be had"""
     try:
-        library = real_cufile.library()
+        (library,) = nvidia.CUFILE.fetch()
     except OSError as error:
         return Tally(skipped=1, reasons={f"no libcufile of NVIDIA: {error}": 1})
     named = {"TENT_REAL_LIBCUFILE": str(library)}
@@ -315,6 +322,7 @@ STAGES: dict[str, Stage] = {
     "crossing": Stage(crossing, 120),
     "security": Stage(security, 45),
     "rdma": Stage(rdma, 240, BACK),
+    "cuda": Stage(cuda, 7, BACK),
     "capi": Stage(capi, 40, BACK),
     "wheel": Stage(wheel, 20, BACK, needs_wheel=True),
     "python": Stage(python, 330, needs_wheel=True),
@@ -341,4 +349,4 @@ LONG = ("arm64", "churn", "pauses", "fuzz", "mutants", "repeat", "worlds", *LONG
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6
-COMING = {"cuda": 45, "plugins": 30, "ground": 20}
+COMING = {"plugins": 30, "ground": 20}
