@@ -132,12 +132,14 @@ func (e *Engine) foreign(l *transport.Lent) *remoteRegion {
 }
 
 // staged adds routes through host memory to a plan. It is given the direct one, or the error of there being none, and
-// returns the one that is in force: without a way through host memory, that is the same, with the reasons.
+// returns the one that is in force: without a way through host memory, that is the same, with the reasons. Between two
+// memories of this engine a direct way is all there is to gain, so only its absence is made up for.
 func (p *peer) staged(direct *plan.Plan, cause *errs.Error, r *plan.Request, local *region, remote *remoteRegion,
 	want request.Choice) (*plan.Plan, *errs.Error) {
 	inward := want.Intent == request.IntentStagingInternal
-	far := remote.Kind != mem.Host && p.file == nil && !inward
-	if !far && !staging.Helps(local.Kind) || p.identity.Self && p.file == nil || !p.engine.config.Engine.Staging {
+	own := p.identity.Self && p.file == nil
+	far := remote.Kind != mem.Host && p.file == nil && !inward && !own
+	if !far && !staging.Helps(local.Kind) || own && cause == nil || !p.engine.config.Engine.Staging {
 		return direct, cause
 	}
 	made := direct

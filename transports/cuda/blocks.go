@@ -218,8 +218,12 @@ func (n *neighbour) ask(ctx context.Context, name hazard.Region, addr uintptr, s
 	if err := sound(blocks, addr, size); err != nil {
 		return nil, 0, err
 	}
-	m, err := driver.Map(blocks, addr)
-	return m, ordinalOf(uuid), err
+	m, err := driver.Map(blocks, addr, uuid)
+	ordinal, seen := driver.OrdinalOf(uuid)
+	if !seen {
+		ordinal = 0
+	}
+	return m, ordinal, err
 }
 
 // blocks reads the blocks of an answer, and fetches the descriptors. The caller closes those also after an error.
@@ -271,15 +275,4 @@ func sound(blocks []driver.Block, addr uintptr, size uint64) error {
 		return errs.New(errs.Protocol, "cuda.import", "the owner's %d blocks do not hold the region", n)
 	}
 	return nil
-}
-
-// ordinalOf returns the ordinal of a device in this process: CUDA_VISIBLE_DEVICES differs between processes.
-func ordinalOf(uuid [16]byte) int {
-	devices, _ := driver.Platform{}.Devices()
-	for i := range devices {
-		if devices[i].UUID == uuid {
-			return i
-		}
-	}
-	return 0
 }

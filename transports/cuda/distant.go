@@ -385,7 +385,7 @@ func (d *distant) open(ctx context.Context, r *imported, question []byte) error 
 	if err := d.apply(ctx, r, news{name: r.held.name, floor: o.floor}); err != nil {
 		return err
 	}
-	mapping, err := driver.Map(o.blocks, uintptr(o.addr))
+	mapping, err := driver.Map(o.blocks, uintptr(o.addr), [16]byte{})
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,13 @@
 // of one allocation, so regions in it share one mapping. Match opens them, so a plan leaves this transport out, with
 // the reason, where there is no way.
 //
+// # Peer access
+//
+// Two devices whose driver gives no peer access between them are such a case, also in one process, where the driver's
+// own copies would go through memory of the host without a word. Our staging does, and an explanation says so
+// (docs/design/decisions/0127). Where there is access, Match opens the contexts of one process to each other: copies
+// between them go straight from then on.
+//
 // A copier of another process holds a slot while its copy runs. A process that dies takes its copies with it: the
 // driver ends them when it closes the process's device files, before the kernel reports the end by the pidfd. An owner
 // that dies leaves the pages to those that map them, until the link is detached.

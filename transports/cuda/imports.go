@@ -120,12 +120,22 @@ func (t *copier) Match(number transport.Link, local transport.LocalKey, remote t
 			return transport.Match{}, t.noWay(why)
 		}
 	}
-	if r.mapping != nil {
-		if _, err := r.mapping.On(r.copier(mine)); err != nil {
-			return transport.Match{}, t.noWay(err)
-		}
+	if err := r.reached(mine); err != nil {
+		return transport.Match{}, t.noWay(err)
 	}
 	return transport.Match{}, nil
+}
+
+// reached opens a region for the device that copies between it and one of ours. Memory of this process needs peer
+// access in both directions, as the source's device copies.
+func (r *imported) reached(mine *region) (err error) {
+	switch {
+	case r.mapping != nil:
+		_, err = r.mapping.On(r.copier(mine))
+	case mine.ordinal >= 0 && r.ordinal >= 0:
+		err = driver.Join(mine.ordinal, r.ordinal)
+	}
+	return err
 }
 
 // noWay is the refusal of Match by an error of the driver.

@@ -23,7 +23,9 @@
 //	  done, every other one at once
 //	a sticky error comes back from every call on its context    CUDA driver API, cudaError_enum, codes 700 and others
 //	an event of another device's context is 400                 the same, cuEventRecord
-//	a legacy handle opened for a device without a way 217       CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+//	a legacy handle opened for a device without a way 217, and  CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+//	  so is access between contexts; enabled twice it is 704
+//	copies between devices of one process need no access        CUDA programming guide, peer-to-peer memory copy
 //	legacy handles: own process 201, flags other than 1, and    CUDA driver API, cuIpcOpenMemHandle; UCX's tests
 //	  memory of the VMM 1, freed memory 400, same handle and
 //	  context same address, counted

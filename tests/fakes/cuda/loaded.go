@@ -46,6 +46,7 @@ type Stats struct {
 	Copies, Batches, Calls int64
 	Stale                  int64 // ends of copies in memory that its owner had freed
 	Files                  int64 // descriptors that the library holds
+	Peers                  int64 // contexts that are open to another device, in one direction each
 }
 
 // Load returns the library that TENT_LIBCUDA names.

@@ -271,6 +271,9 @@ func TestBytesReachADeviceOfAnotherProcess(t *testing.T) {
 	}
 }
 
+const noAccess = "cuda:0 (PCI face:1a:00.0) has no peer access to cuda:1 (PCI face:1b:00.0): " +
+	"cuDeviceCanAccessPeer says 0"
+
 // Without a way, the plan leaves nvlink out, and the error has the reason of the driver or of the owner.
 func TestAReasonIsGivenWhereThereIsNoWay(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -278,9 +281,10 @@ func TestAReasonIsGivenWhereThereIsNoWay(t *testing.T) {
 		settings fake.Settings
 		says     string
 	}{
-		"no link between the devices": {Legacy, fake.Settings{"APART": "all"}, "217"},
-		"not shareable":               {Private, nil, "its allocator asked for no handle"},
-		"another IMEX domain":         {Fabric, fake.Settings{"IMEX": "1"}, "800"},
+		"no peer access":           {Legacy, fake.Settings{"APART": "all"}, noAccess},
+		"no peer access to chunks": {Chunks, fake.Settings{"APART": "all"}, noAccess},
+		"not shareable":            {Private, nil, "its allocator asked for no handle"},
+		"another IMEX domain":      {Fabric, fake.Settings{"IMEX": "1"}, "800"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake.Run(t, fake.Driver{}, c.settings, func(t *testing.T, _ *fake.Loaded) {

@@ -150,11 +150,20 @@ func Domains() ([]Domain, error) { return nil, absent() }
 // CloseBlocks has nothing to close.
 func CloseBlocks([]Block) {}
 
+// Reach returns the reason.
+func Reach(int, int) error { return absent() }
+
+// Join returns the reason.
+func Join(int, int) error { return absent() }
+
+// OrdinalOf sees no device.
+func OrdinalOf([16]byte) (int, bool) { return 0, false }
+
 // Mapping is memory of another process's device in this one.
 type Mapping struct{}
 
 // Map returns the reason.
-func Map([]Block, uintptr) (*Mapping, error) { return nil, absent() }
+func Map([]Block, uintptr, [16]byte) (*Mapping, error) { return nil, absent() }
 
 // On returns the reason.
 func (*Mapping) On(int) (uintptr, error) { return 0, absent() }

@@ -156,7 +156,7 @@ func TestMemoryForOtherHostsWasMadeSo(t *testing.T) {
 		blocks, err := ShareByFabric(both, 4096, 0)
 		require.NoError(t, err)
 		require.True(t, blocks[0].Fabric)
-		m, err := Map(blocks, both)
+		m, err := Map(blocks, both, [16]byte{})
 		require.NoError(t, err)
 		require.NoError(t, Platform{}.Free(both, 4096))
 		at, err := m.On(1)
@@ -164,7 +164,7 @@ func TestMemoryForOtherHostsWasMadeSo(t *testing.T) {
 		mark := bytes.Repeat([]byte{9}, 4096)
 		require.NoError(t, gpu.Poke(at, mark), "the pages stay until the last mapping goes")
 		require.NoError(t, m.Close())
-		_, err = Map(blocks, both)
+		_, err = Map(blocks, both, [16]byte{})
 		require.Error(t, err, "a handle of memory that is gone names no other")
 		for _, addr := range []uintptr{plain, passed} {
 			require.NoError(t, Platform{}.Free(addr, 4096))

@@ -25,6 +25,7 @@ type library struct {
 	version int   // 13000 for CUDA 13.0
 	devices []device.Info
 	lost    []atomic.Pointer[errs.Error] // by device: the first error that stays
+	peers   peers
 }
 
 // process loads the library at its first call.
@@ -100,6 +101,8 @@ func words(r C.tc_result) string {
 		return call + ": the device gives no fabric handles (attribute 128 is 0)"
 	case C.TC_NO_HANDLE:
 		return call + ": its allocator asked for no fabric handle, by which other hosts can map it"
+	case C.TC_APART:
+		return call + " says 0"
 	case C.TC_PRIVATE:
 		return call + ": its allocator asked for no handle by which other processes can map it"
 	}
@@ -133,14 +136,22 @@ func Lost(ordinal int) *errs.Error {
 	return nil
 }
 
-// usable returns the end of a device, or that there is no such device.
-func (l *library) usable(op string, ordinal int) error {
+// seen returns that there is no such device, nil if there is.
+func (l *library) seen(op string, ordinal int) error {
 	if l.absent != nil {
 		return l.absent
 	}
 	if ordinal < 0 || ordinal >= len(l.devices) {
 		return errs.New(errs.DeviceNotFound, op, "there is no %s: the driver sees %d devices", location(ordinal),
 			len(l.devices))
+	}
+	return nil
+}
+
+// usable returns the end of a device, or that there is no such device.
+func (l *library) usable(op string, ordinal int) error {
+	if err := l.seen(op, ordinal); err != nil {
+		return err
 	}
 	if err := l.lost[ordinal].Load(); err != nil {
 		return err

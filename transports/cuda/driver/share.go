@@ -86,8 +86,9 @@ func CloseBlocks(blocks []Block) {
 
 // Mapping is memory of another process's device in this one. Any goroutine may call it.
 type Mapping struct {
-	block  Block   // the legacy one
-	offset uintptr // of the range in the blocks
+	block  Block    // the legacy one
+	offset uintptr  // of the range in the blocks
+	owner  [16]byte // UUID of the device that has the memory, zero for one of another host
 
 	chunks   uintptr // address of those of the VMM, 0 for a legacy block
 	reserved uint64
@@ -97,8 +98,9 @@ type Mapping struct {
 	on     []atomic.Uintptr // by device: address of the range there, 0 until it was asked for
 }
 
-// Map maps the range at an address of the owner, which lies in the blocks. Their descriptors stay the caller's.
-func Map(blocks []Block, addr uintptr) (*Mapping, error) {
+// Map maps the range at an address of the owner, which lies in the blocks. Their descriptors stay the caller's. The
+// UUID is that of the owner's device; zero: another host has it, and its NVLink domain is the way.
+func Map(blocks []Block, addr uintptr, owner [16]byte) (*Mapping, error) {
 	l := process()
 	if l.absent != nil {
 		return nil, l.absent
@@ -106,7 +108,7 @@ func Map(blocks []Block, addr uintptr) (*Mapping, error) {
 	if len(blocks) == 0 || addr < blocks[0].Addr {
 		return nil, errs.New(errs.Protocol, "cuda.map", "no block holds the memory at %#x", addr)
 	}
-	m := &Mapping{offset: addr - blocks[0].Addr, on: make([]atomic.Uintptr, len(l.devices))}
+	m := &Mapping{offset: addr - blocks[0].Addr, owner: owner, on: make([]atomic.Uintptr, len(l.devices))}
 	if !blocks[0].Chunk() {
 		m.block = blocks[0]
 		return m, nil
@@ -138,7 +140,7 @@ func (m *Mapping) mapChunks(l *library, blocks []Block) error {
 }
 
 // On returns the address at which the copy engines of a device reach the range. The first call for a device opens the
-// memory there; the next ones cost a load.
+// memory there; the next ones cost a load. NotHere: the device has no peer access to the owner's.
 func (m *Mapping) On(ordinal int) (uintptr, error) {
 	if ordinal >= 0 && ordinal < len(m.on) {
 		if at := m.on[ordinal].Load(); at != 0 {
@@ -157,6 +159,23 @@ func (m *Mapping) On(ordinal int) (uintptr, error) {
 	if m.closed {
 		return 0, errs.New(errs.AddressNotRegistered, "cuda.map", "the peer's memory is not mapped any more")
 	}
+	at, err := m.open(l, ordinal)
+	if err == nil {
+		m.on[ordinal].Store(at)
+	}
+	return at, err
+}
+
+// open makes a device reach the range. The driver is asked about the pair first where this process sees both: it has
+// no word of its own for chunks without a way.
+func (m *Mapping) open(l *library, ordinal int) (uintptr, error) {
+	name := strangerOf(m.owner)
+	if owner, seen := OrdinalOf(m.owner); seen {
+		name = l.nameOf(owner)
+		if err := Reach(ordinal, owner); err != nil {
+			return 0, err
+		}
+	}
 	at := C.uint64_t(m.chunks)
 	var r C.tc_result
 	if m.chunks != 0 {
@@ -164,11 +183,7 @@ func (m *Mapping) On(ordinal int) (uintptr, error) {
 	} else {
 		r = C.tc_open(C.int(ordinal), unsafe.Pointer(&m.block.Handle[0]), &at)
 	}
-	if r.code != 0 {
-		return 0, l.failed("cuda.map", ordinal, r)
-	}
-	m.on[ordinal].Store(uintptr(at) + m.offset)
-	return uintptr(at) + m.offset, nil
+	return uintptr(at) + m.offset, l.unreached("cuda.map", ordinal, name, r)
 }
 
 // Close takes the mapping down. No copy uses it any more. A call after one that failed tries again, and

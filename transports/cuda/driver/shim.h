@@ -126,6 +126,7 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	OPTIONAL(cuMemCreate,                                                                                \
 	         (uint64_t * allocation, size_t bytes, const tc_properties *properties, uint64_t flags))     \
 	OPTIONAL(cuDeviceCanAccessPeer, (int *can, int device, int peer))                                    \
+	OPTIONAL(cuCtxEnablePeerAccess, (tc_context peer, unsigned flags))                                   \
 	OPTIONAL(cuMemAddressReserve,                                                                        \
 	         (uint64_t * address, size_t bytes, size_t alignment, uint64_t hint, uint64_t flags))        \
 	OPTIONAL(cuMemAddressFree, (uint64_t address, size_t bytes))                                         \
@@ -136,11 +137,19 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	         (void *into, uint64_t address, size_t bytes, int type, uint64_t flags))
 
 /* Results of the driver that the shim knows by itself: CUDA_SUCCESS, and CUDA_ERROR_. */
-enum { TC_OK = 0, TC_INVALID_VALUE = 1, TC_NOT_READY = 600, TC_NOT_SUPPORTED = 801 };
+enum {
+	TC_OK = 0,
+	TC_INVALID_VALUE = 1,
+	TC_PEER_ACCESS_UNSUPPORTED = 217,
+	TC_NOT_READY = 600,
+	TC_PEER_ACCESS_ALREADY_ENABLED = 704,
+	TC_TOO_MANY_PEERS = 711,
+	TC_NOT_SUPPORTED = 801
+};
 
 /* Of our own: no CUresult is negative. */
 enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3, TC_PRIVATE = -4, TC_MANY = -5, TC_WHICH = -6, TC_NO_FABRIC = -7,
-       TC_NO_HANDLE = -8 };
+       TC_NO_HANDLE = -8, TC_APART = -9 };
 
 /* The end of a call: the code, and the function of the driver that returned it. */
 typedef struct {
@@ -225,6 +234,8 @@ tc_result tc_allocate_chunk(int device, uint64_t bytes, int types, uint64_t *add
 int tc_nics_reach_chunks(int device); /* 0: or it cannot be asked */
 const char *tc_channels(void); /* the folder of the IMEX channels */
 tc_result tc_probe_fabric(int device); /* makes a fabric handle and opens it; leaves nothing */
+tc_result tc_reach(int device, int other); /* TC_APART: no peer access to memory of the other one */
+tc_result tc_join(int device, int other); /* and its context is open to the device's copies from now on */
 tc_result tc_open(int device, const void *handle, uint64_t *address);
 tc_result tc_close(int device, uint64_t address);
 tc_result tc_reserve(uint64_t bytes, uint64_t *address);

@@ -143,6 +143,7 @@ static const struct { int code; const char *name, *text; } words[] = {
 	{INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
 	{INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
 	{ALREADY_MAPPED, "CUDA_ERROR_ALREADY_MAPPED", "resource already mapped"},
+	{PEER_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
 	{INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
 	{ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
 	{NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
@@ -343,10 +344,11 @@ API int cuCtxEnablePeerAccess(struct context *peer, unsigned flags) {
 	if (flags || !peer)
 		return fake_leave(INVALID_VALUE);
 	if (!fake_linked(current->device, peer->device))
-		return fake_leave(217);
+		return fake_leave(PEER_UNSUPPORTED);
 	if (current->peers & 1u << peer->device)
 		return fake_leave(PEER_ALREADY_ENABLED);
 	current->peers |= 1u << peer->device;
+	fake_stats.peers++;
 	return fake_leave(OK);
 }
 

@@ -103,7 +103,7 @@ struct event {
 
 struct stats {
 	int64_t allocations, imports, handles, reservations, mappings, pinned, streams, events, retained, depth, copies,
-	    batches, calls, stale, files;
+	    batches, calls, stale, files, peers;
 };
 
 extern pthread_mutex_t fake_lock;

@@ -236,13 +236,13 @@ API int cuMemSetAccess(uint64_t address, size_t size, const struct access *list,
 	if (result)
 		return result;
 	for (uint64_t at = address; at < address + size;) {
-		struct range *r = fake_find(at);
+		struct range *r = fake_find(at); /* owner: -1 came as a descriptor, so from this host */
 		if (!r || r->kind != MAPPED)
 			return fake_leave(INVALID_VALUE);
 		for (size_t i = 0; i < count; i++) {
 			int id = list[i].location.id; /* a device without a way there fails the whole call */
 			if (list[i].location.type != 1 || id < 0 || id >= fake_devices ||
-			    (id != r->device && !r->physical->owner && !fake_linked(id, r->device)))
+			    (id != r->device && r->physical->owner <= 0 && !fake_linked(id, r->device)))
 				return fake_leave(INVALID_VALUE);
 			r->access = list[i].flags == 3 ? r->access | 1u << id : r->access & ~(1u << id);
 		}
