@@ -90,7 +90,7 @@ bench-rdma: ## tent over RDMA beside a plain C program, in the test guest: make 
 check-rdma: ## the suite and the comparison on the RDMA devices of this machine: make check-rdma ARGS="--pairs mlx5_0:mlx5_1"
 	@$(PYTHON) tools/bench_rdma.py --check $(ARGS)
 
-check-gpu: develop ## the suite, every way of GPU memory and rates beside bare driver calls, on the GPUs of this machine: a page of results
+check-gpu: develop ## the suite, every way of GPU memory, and rates beside the driver, torch and NIXL, on the GPUs of this machine: a page of results
 	@$(VENV)/bin/python tests/bench/checkgpu.py --page build/check-gpu.md $(ARGS)
 
 bench-clients: ## KV caches between vLLM's servers over tent, NIXL and Mooncake in turn (installs 7 GB): make bench-clients ARGS="--rounds 3"

@@ -1,22 +1,24 @@
 """make check-gpu: tent with the GPUs of this machine, and a page of the results to send in.
 
-    checkgpu.py [--rounds 5] [--megabytes 1024] [--pages 10000] [--no-suite] [--page FILE] [--json FILE]
+    checkgpu.py [--rounds 5] [--megabytes 1024] [--pages 10000] [--layers 80] [--layer-pages 1024] [--nixl MODULE]
+                [--no-suite] [--page FILE] [--json FILE]
 
 First the conformance suite and every way of moving memory of a GPU, with a byte oracle. Then rates beside bare calls of
-the driver, round by round in turn. A check that fails ends in the page like one that passes, and in the exit code.
+the driver, round by round in turn, and a KV cache of many layers beside torch and NIXL (gpucache.py). A check that
+fails ends in the page like one that passes, and in the exit code. A row that cannot be measured here is on the page,
+too, with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -24,17 +26,18 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 import build_gotent
+import gpucache
 import interpreters
 from cudadriver import BAND, Driver, DriverError, Memory
-from table import Entry, today
+from gpuends import ALONE, LIMIT
+from gpulayers import PAGE, Shape
+from gpupage import Page
+from table import today
 
 import tent
 from tent.testing import pattern
 
-LIMIT = 60  # seconds for one transfer
 SIZE = (3 << 20) + 777  # of the checks
-PAGE = 64 << 10
-ALONE = {"transports/nvlink/enable": True, "transports/shm/enable": False}
 STAGED = ALONE | {"transports/nvlink/trust": "none"}  # no other process maps our memory
 PINNED = ALONE | {"transports/nvlink/host_register": True}
 
@@ -44,41 +47,6 @@ class Options:
     rounds: int
     size: int
     pages: int
-
-
-@dataclass
-class Page:
-    """The results, for the terminal and the page."""
-
-    checks: list[tuple[str, str]] = field(default_factory=list)
-    rows: list[Entry] = field(default_factory=list)
-    failed: bool = False
-
-    def check(self, name: str, run: Callable[[], str | None]) -> None:
-        """Runs a check; text that it returns is the reason why it cannot be made here."""
-        began = time.monotonic()
-        try:
-            absent = run()
-            verdict = f"not here: {absent}" if absent else f"passed in {time.monotonic() - began:.2f} s"
-        except (AssertionError, DriverError, OSError, tent.TentError) as error:
-            verdict, self.failed = f"FAILED: {error}", True
-        print(f"{name}: {verdict}", flush=True)
-        self.checks.append((name, verdict))
-
-    def row(self, name: str, ours: list[float], theirs: list[float], least: float) -> None:
-        ratio = statistics.median(a / b for a, b in zip(ours, theirs))
-        row = Entry(
-            name,
-            "GB/s",
-            statistics.median(ours),
-            statistics.median(theirs),
-            ratio,
-            None,
-            f"≥ {least}",
-            "yes" if ratio >= least else "no",
-        )
-        print("  ".join(cell for cell in row.cells().values() if cell), flush=True)
-        self.rows.append(row)
 
 
 # The other process: it offers memory of its last GPU as "cache", and shows it when it is asked.
@@ -300,7 +268,7 @@ def rates(page: Page, o: Options, name: str, size: int, ours: Callable[[], objec
     """A row of two that take turns, each once before it counts."""
     ours(), theirs()
     pairs = [(gigabytes(size, ours), gigabytes(size, theirs)) for _ in range(o.rounds)]
-    page.row(name, [a for a, _ in pairs], [b for _, b in pairs], least)
+    page.rates(name, [a for a, _ in pairs], [b for _, b in pairs], least)
 
 
 def measure(page: Page, o: Options) -> None:
@@ -349,6 +317,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--pages", type=int, default=10_000)
+    parser.add_argument("--layers", type=int, default=80, help="tensors of the KV cache")
+    parser.add_argument("--layer-pages", type=int, default=1024, help="pages of each, halved until they fit the GPU")
+    parser.add_argument("--nixl", default="", metavar="MODULE", help="one with NIXL's calls, for its wheel's")
     parser.add_argument("--no-suite", dest="suite", action="store_false", help="leave the conformance suite out")
     parser.add_argument("--page", type=Path, help="file for the page of results")
     parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
@@ -376,18 +347,15 @@ def main() -> int:
     page.check("tensors of torch", with_torch)
     if not page.failed:
         measure(page, Options(args.rounds, args.megabytes << 20, args.pages))
+        cache = gpucache.Options(args.rounds, Shape(args.layers, args.layer_pages), args.nixl)
+        page.check("a KV cache, every page of it by each contestant", lambda: gpucache.measure(page, cache))
     about = f"{machine}, {args.megabytes} MiB, {args.rounds} rounds"
     table = today("check-gpu", sys.argv[1:], about, page.rows)
     if args.json and page.rows:
         table.write(args.json)
     if args.page:
-        checks = "\n".join(f"| {name} | {verdict} |" for name, verdict in page.checks)
-        rows = table.markdown() if page.rows else "Not measured, because a check failed."
         args.page.parent.mkdir(parents=True, exist_ok=True)
-        args.page.write_text(
-            f"# tent with GPUs\n\n{machine}, {time.strftime('%Y-%m-%d')}\n\n"
-            f"| check | verdict |\n| --- | --- |\n{checks}\n\n{rows}\n"
-        )
+        args.page.write_text(page.markdown(machine, table))
         print(f"{args.page}: a page of results to send in")
     return int(page.failed)
 

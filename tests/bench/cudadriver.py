@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
-
-from tent.testing import pattern
 
 BAND = 4096  # around a region: it stays as it was
 
@@ -67,10 +66,22 @@ class Driver:
         self.call("cuMemHostAlloc", byref(address), c_size_t(size), c_uint(1))
         return int(address.value or 0)
 
+    def room(self) -> int:
+        """The bytes of the device that nobody uses."""
+        left, total = c_size_t(), c_size_t()
+        self.enter()
+        self.call("cuMemGetInfo_v2", byref(left), byref(total))
+        return left.value
+
     def copy(self, to: int, source: int, size: int) -> None:
         """Between any two memories of this process, and returns when it is done."""
+        self.copy_all([(to, source)], size)
+
+    def copy_all(self, pairs: Iterable[tuple[int, int]], size: int) -> None:
+        """Several copies of a size, each a destination and a source; one wait for all of them."""
         self.enter()
-        self.call("cuMemcpyAsync", c_uint64(to), c_uint64(source), c_size_t(size), self.stream)
+        for to, source in pairs:
+            self.call("cuMemcpyAsync", c_uint64(to), c_uint64(source), c_size_t(size), self.stream)
         self.call("cuStreamSynchronize", self.stream)
 
 
@@ -82,6 +93,8 @@ class Memory:
         self.size = size
         self.base = driver.allocate(size + 2 * BAND)
         self.address = self.base + BAND
+        from tent.testing import pattern  # not above: processes of other libraries use the driver without tent
+
         self._expected = bytearray(pattern(seed, 0, size + 2 * BAND))
         self._store()
 
