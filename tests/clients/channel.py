@@ -8,7 +8,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +51,8 @@ class Channel:
         server = [*common, "--role", "server", "--buffer-size", "512MB", "--server-timeout", str(LIMIT)]
         client = [*common, "--role", "client", "--listen-url", f"127.0.0.1:{own}", "--verify"]
         client += ["--iters", str(iterations), "--warmup", "1"]
-        with _serving(server, _environment(server_settings)):
-            done = subprocess.run(
-                client, capture_output=True, text=True, timeout=LIMIT, env=_environment(client_settings)
-            )
-        said = done.stdout + done.stderr
+        with _serving(server, _environment(server_settings)) as check:
+            said = _run(client, _environment(client_settings), check)
         if f"verify OK: {objects} objects match expected pattern" not in said:
             raise AssertionError(f"the channel {self.kind} has not brought every byte:\n{said[-3000:]}")
         return said
@@ -67,19 +65,41 @@ def _environment(settings: dict[str, Any] | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _serving(command: list[str], environment: dict[str, str]) -> Iterator[None]:
-    server = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-    )
-    try:
-        yield
-    finally:
-        server.terminate()
+def _serving(command: list[str], environment: dict[str, str]) -> Iterator[Callable[[], None]]:
+    """A server, and a check that it runs still."""
+    with tempfile.TemporaryFile("w+") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+
+        def check() -> None:
+            if server.poll() is not None:
+                log.seek(0)
+                raise AssertionError(f"the server has ended with {server.returncode}:\n{log.read()[-3000:]}")
+
         try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait(20)
+            yield check
+        finally:
+            server.terminate()
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait(20)
+
+
+def _run(command: list[str], environment: dict[str, str], check: Callable[[], None]) -> str:
+    """Runs a client, and returns what it has said. It would wait for a server that has ended."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as client:
+        try:
+            for _ in range(LIMIT):
+                try:
+                    return client.communicate(timeout=1)[0]
+                except subprocess.TimeoutExpired:
+                    check()
+            raise AssertionError(f"the client has not ended within {LIMIT} s")
+        finally:
+            client.kill()
 
 
 def rate(said: str) -> float:
