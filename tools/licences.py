@@ -5,7 +5,8 @@
     licences.py --sbom FILE    # instead writes the same parts as a software bill of materials (CycloneDX 1.5)
 
 The texts come from the module cache, which go.sum holds to their hashes. Wheel and sdist carry the file
-(pyproject.toml); tests/py/test_packaging.py compares its list with the modules that the linked extension names itself.
+(pyproject.toml), and the wheel its own bill of materials (setup.py, PEP 770); tests/py/test_packaging.py and
+tools/wheels.py compare both lists with the modules that the linked extension names itself.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ PROGRAMS = (f"./{build_gotent.FACADE}", f"./{build_gotent.FACADE}/capi")
 NOTICES = re.compile(r"(?i)(licen[cs]e|copying|notice|patents)([.-].*)?")
 RULE = "=" * 100
 GO = "Go standard library and runtime"
+PACKAGE = "tent-engine"
+BILL = f"sboms/{PACKAGE}.cdx.json"  # below a wheel's .dist-info, as PEP 770 has it
 # The first phrase that a text has names its licence.
 KINDS = (
     ("Apache-2.0", "Apache License"),
@@ -102,12 +105,13 @@ def bill(found: list[Part], version: str) -> dict[str, Any]:
     components: list[dict[str, Any]] = [{"type": "library", "name": "std", "version": go.version.removeprefix("go")}]
     components[0] |= {"purl": f"pkg:golang/std@{go.version.removeprefix('go')}"}
     for part in modules:
-        purl = f"pkg:golang/{part.name}@{part.version}"
-        components.append({"type": "library", "name": part.name, "version": part.version, "purl": purl})
+        module = f"pkg:golang/{part.name}@{part.version}"
+        components.append({"type": "library", "name": part.name, "version": part.version, "purl": module})
     for component, part in zip(components, found, strict=True):
         component["bom-ref"] = component["purl"]
         component["licenses"] = [{"expression": part.licence}]
-    subject: dict[str, Any] = {"type": "library", "name": "tent", "version": version, "bom-ref": "tent"}
+    purl = f"pkg:pypi/{PACKAGE}@{version}"
+    subject: dict[str, Any] = {"type": "library", "name": PACKAGE, "version": version, "purl": purl, "bom-ref": purl}
     subject |= {"licenses": [{"license": {"id": "Apache-2.0"}}]}
     return {
         "bomFormat": "CycloneDX",
@@ -115,8 +119,14 @@ def bill(found: list[Part], version: str) -> dict[str, Any]:
         "version": 1,
         "metadata": {"component": subject},
         "components": components,
-        "dependencies": [{"ref": "tent", "dependsOn": [component["bom-ref"] for component in components]}],
+        "dependencies": [{"ref": purl, "dependsOn": [component["bom-ref"] for component in components]}],
     }
+
+
+def write_bill(go: str, file: Path) -> None:
+    """Writes the bill of materials of what this Go links, and makes its folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(bill(parts(go), package_version()), indent=2) + "\n", encoding="utf-8")
 
 
 def package_version() -> str:
@@ -131,10 +141,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is old")
     parser.add_argument("--sbom", type=Path, metavar="FILE", help="write a bill of materials instead")
     options = parser.parse_args()
-    found = parts(interpreters.go_command())
+    go = interpreters.go_command()
     if options.sbom:
-        options.sbom.write_text(json.dumps(bill(found, package_version()), indent=2) + "\n", encoding="utf-8")
+        write_bill(go, options.sbom)
         return 0
+    found = parts(go)
     if options.check:
         if FILE.exists() and FILE.read_text(encoding="utf-8") == text(found):
             return 0

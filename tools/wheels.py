@@ -1,21 +1,25 @@
 """Wheels: built as pip builds them for users, and looked at before anybody gets them.
 
 wheels.py                 make wheel: builds one from an sdist, audits it, and proves install and import everywhere
-wheels.py audit FILE      whether its tag is the one that its symbols deserve
+wheels.py audit FILE      whether its tag is the one that its symbols deserve, and its bill that of what is linked
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
+import zipfile
 from pathlib import Path
 
 import build_gotent
 import interpreters
+import licences
 
 ROOT = build_gotent.ROOT
 FOLDER = ROOT / "build" / "wheel"
@@ -42,9 +46,32 @@ def build(python: Path, folder: Path = FOLDER, **env: str) -> Path:
     (wheel,) = folder.glob("*.whl")
     if lacking := lacks(next(folder.glob("*.tar.gz"))):
         raise SystemExit(f"the sdist lacks files that packagers need: {', '.join(lacking)}; see MANIFEST.in")
-    licences = [sys.executable, "tools/licences.py", "--sbom", str(wheel.with_suffix(".cdx.json"))]
-    subprocess.run(licences, cwd=ROOT, check=True)
+    wheel.with_suffix(".cdx.json").write_bytes(bill(wheel))
     return wheel
+
+
+def bill(wheel: Path) -> bytes:
+    """The bill of materials that a wheel carries. Raises ValueError where it is not that of the linked extension."""
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
+        names = archive.namelist()
+        text = next((archive.read(name) for name in names if name.endswith(f".dist-info/{licences.BILL}")), None)
+        if text is None:
+            raise ValueError(f"{wheel.name} has no bill of materials: see WheelWithBill in setup.py")
+        extension = next(name for name in names if name.startswith("tent/_gotent"))
+        linked = modules(Path(archive.extract(extension, folder)))
+    listed = {(each["name"], each["version"]) for each in json.loads(text)["components"]}
+    if wrong := listed ^ linked:
+        raise ValueError(f"the bill of {wheel.name} and the linked modules differ: {sorted(wrong)}")
+    return text
+
+
+def modules(extension: Path) -> set[tuple[str, str]]:
+    """Name and version of Go, as "std", and of each module that a linked file names itself."""
+    asked = [interpreters.go_command(), "version", "-m", str(extension)]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    std = re.search(r": go(\S+)$", said, re.M)
+    assert std
+    return {("std", std[1]), *re.findall(r"^\tdep\t(\S+)\t(\S+)\t", said, re.M)}
 
 
 def lacks(sdist: Path) -> list[str]:
@@ -102,10 +129,11 @@ def main() -> int:
     parser.add_argument("what", nargs="?", choices=("all", "audit", "build"), default="all")
     parser.add_argument("wheel", nargs="?", type=Path)
     args = parser.parse_args()
-    wheel = args.wheel or build(interpreters.tools_python())
     try:
+        wheel = args.wheel or build(interpreters.tools_python())
         if args.what != "build":
             print(audit(wheel), flush=True)
+            bill(wheel)
         if args.what == "all":
             prove(wheel)
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -145,9 +146,14 @@ def go_of(builder: ModuleType) -> str:
     return str(go)
 
 
+def linked(builder: ModuleType) -> dict[str, str]:
+    """The modules that the extension names itself, with their versions."""
+    said = subprocess.run([go_of(builder), "version", "-m", EXTENSION], check=True, capture_output=True, text=True)
+    return dict(re.findall(r"^\tdep\t(\S+)\t(\S+)\th1:", said.stdout, re.M))
+
+
 def test_the_notices_are_those_of_all_that_is_linked(builder: ModuleType) -> None:
-    linked = subprocess.run([go_of(builder), "version", "-m", EXTENSION], check=True, capture_output=True, text=True)
-    modules = dict(re.findall(r"^\tdep\t(\S+)\t(\S+)\th1:", linked.stdout, re.M))
+    modules = linked(builder)
     text = (ROOT / "THIRD_PARTY_LICENSES").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^  (\S+/\S+) (\S+): \S", text, re.M))
     assert listed == modules
@@ -162,6 +168,17 @@ def test_the_notices_are_in_the_package() -> None:
     files = {str(path) for path in metadata.files("tent-engine") or ()}
     if any(path.endswith("dist-info/licenses/LICENSE") for path in files):  # an editable install lists less
         assert any(path.endswith("dist-info/licenses/THIRD_PARTY_LICENSES") for path in files)
+
+
+def test_the_bill_of_materials_is_in_the_package_and_names_all_that_is_linked(builder: ModuleType) -> None:
+    files = metadata.files("tent-engine") or ()
+    bills = [path for path in files if str(path).endswith(".dist-info/sboms/tent-engine.cdx.json")]
+    if not bills and not any(str(path).startswith("tent/_gotent") for path in files):
+        pytest.skip("an editable install of before")
+    text = Path(str(bills[0].locate())).read_text(encoding="utf-8")
+    components = {each["name"]: each["version"] for each in json.loads(text)["components"]}
+    assert re.fullmatch(r"1\.\d+(\.\d+)?", components.pop("std"))
+    assert components == linked(builder)
 
 
 def test_build_requirements_by_hash_are_those_of_the_package(builder: ModuleType) -> None:

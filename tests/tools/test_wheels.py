@@ -1,13 +1,18 @@
-"""The tag of a wheel is the one that it deserves."""
+"""The tag of a wheel is the one that it deserves, and its bill of materials that of what is linked."""
 
 from __future__ import annotations
 
+import json
 import platform
+import zipfile
 from pathlib import Path
 
 import build_gotent
+import licences
 import pytest
 import wheels
+
+MIT = "Permission is hereby granted, free of charge"
 
 
 def test_tag_follows_the_machine_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,3 +56,43 @@ def test_a_tag_that_promises_too_much_is_refused(
             wheels.audit(Path(name))
     else:
         assert allowed in wheels.audit(Path(name))
+
+
+@pytest.mark.parametrize(
+    ("listed", "refused"),
+    [
+        ([("std", "1.26.8"), ("example.org/a", "v1.0.0")], ""),
+        ([("std", "1.26.8"), ("example.org/a", "v1.0.1")], "differ: .*v1.0.0.*v1.0.1"),
+        ([("std", "1.26.8")], "differ: .*example.org/a"),
+        ([("std", "1.26.8"), ("example.org/a", "v1.0.0"), ("example.org/b", "v2.0.0")], "differ: .*example.org/b"),
+        (None, "has no bill of materials"),
+    ],
+)
+def test_a_bill_of_other_materials_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listed: list[tuple[str, str]] | None, refused: str
+) -> None:
+    monkeypatch.setattr(wheels, "modules", lambda extension: {("std", "1.26.8"), ("example.org/a", "v1.0.0")})
+    wheel = tmp_path / "tent_engine-1-cp310-abi3-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tent/_gotent.abi3.so", b"")
+        if listed is not None:
+            go, *others = (licences.Part(name, version, (("LICENSE", MIT),)) for name, version in listed)
+            text = json.dumps(licences.bill([go, *others], "1"))
+            archive.writestr(f"tent_engine-1.dist-info/{licences.BILL}", text)
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            wheels.bill(wheel)
+    else:
+        assert json.loads(wheels.bill(wheel))["components"][1]["purl"] == "pkg:golang/example.org/a@v1.0.0"
+
+
+def test_every_component_of_a_bill_is_known_by_its_reference() -> None:
+    parts = [licences.Part("a/" + name, "v1", (("LICENSE", MIT),)) for name in "xyz"]
+    bill = licences.bill(parts, "0.1.dev0")
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    subject = bill["metadata"]["component"]
+    assert subject["purl"] == subject["bom-ref"] == "pkg:pypi/tent-engine@0.1.dev0"
+    references = [component["bom-ref"] for component in bill["components"]]
+    assert bill["dependencies"] == [{"ref": subject["bom-ref"], "dependsOn": references}]
+    assert len(set(references)) == len(parts)
+    assert all(component["licenses"] == [{"expression": "MIT"}] for component in bill["components"])
