@@ -5,7 +5,7 @@
 //   - EINTR, which Go's own preemption signal causes all the time, ends a wait early instead of failing it;
 //   - nothing of it that takes a Go string, slice or interface is called: those pass the address of the header.
 //
-// Linking needs -ldflags=-checklinkname=0: the library reaches syscall.munmap by linkname.
+// Linking needs -ldflags=-checklinkname=0: the library reaches syscall.munmap by linkname (decision 0130).
 package ring
 
 import (
