@@ -142,7 +142,7 @@ func (t *Transport) renew(r *region, list []*device, replace bool) {
 			over.local, over.remote = append(over.local, own), append(over.remote, old.remote[i])
 			changed = true
 		}
-		if d.pin(r, k) == nil { // else peers use the other devices
+		if d.pin(t.ctx, r, k) == nil { // else peers use the other devices
 			fresh.local, fresh.remote = append(fresh.local, k.local[i]), append(fresh.remote, k.remote[i])
 			changed = true
 		}

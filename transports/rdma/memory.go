@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -43,9 +44,9 @@ func (m *memory) key(at uint64) (part *verbs.Memory, left uint64) {
 	return m.parts[at/m.cut], m.cut - at%m.cut
 }
 
-// register pins a region, see verbs.Device.Register. Memory of a device without a dma-buf is left to a driver in the
-// kernel that knows it by address.
-func (d *device) register(r *region, first uint64, access verbs.Access) (*memory, error) {
+// register pins a region part by part until ctx ends, see verbs.Device.Register. Memory of a device without a dma-buf
+// is left to a driver in the kernel that knows it by address.
+func (d *device) register(ctx context.Context, r *region, first uint64, access verbs.Access) (*memory, error) {
 	if !d.use() {
 		return nil, d.errLost()
 	}
@@ -56,7 +57,7 @@ func (d *device) register(r *region, first uint64, access verbs.Access) (*memory
 			d.limits.Memory, m.cut).WithHint("lower transports/rdma/registration_bytes")
 	}
 	m.parts = make([]*verbs.Memory, partsOf(r.Size, m.cut))
-	if err := m.pin(r, first, access); err != nil {
+	if err := m.pin(ctx, r, first, access); err != nil {
 		m.end()
 		return nil, err
 	}
@@ -64,7 +65,7 @@ func (d *device) register(r *region, first uint64, access verbs.Access) (*memory
 }
 
 // pin registers the parts, some at once. It logs now and then how far it is, and returns the first error.
-func (m *memory) pin(r *region, first uint64, access verbs.Access) (failed error) {
+func (m *memory) pin(ctx context.Context, r *region, first uint64, access verbs.Access) (failed error) {
 	d := m.device
 	var mu sync.Mutex
 	next, done, told := 0, 0, clock.Now()
@@ -81,7 +82,7 @@ func (m *memory) pin(r *region, first uint64, access verbs.Access) (failed error
 					return
 				}
 				at := uint64(i) * m.cut
-				part, err := d.registerPart(r, at, min(m.cut, r.Size-at), first+at, access)
+				part, err := d.registerPart(ctx, r, at, min(m.cut, r.Size-at), first+at, access)
 				mu.Lock()
 				m.parts[i] = part
 				if failed == nil {
@@ -100,7 +101,11 @@ func (m *memory) pin(r *region, first uint64, access verbs.Access) (failed error
 	return failed
 }
 
-func (d *device) registerPart(r *region, at, bytes, first uint64, access verbs.Access) (*verbs.Memory, error) {
+func (d *device) registerPart(ctx context.Context, r *region, at, bytes, first uint64, access verbs.Access,
+) (*verbs.Memory, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if r.DMABuf != nil {
 		return d.verbs.RegisterDMABuf(r.DMABuf.Fd, r.DMABuf.Offset+at, bytes, first, access)
 	}

@@ -28,8 +28,9 @@ type region struct {
 
 	users atomic.Int64 // slices with a local key; below zero once the region ends
 
-	pinning sync.Mutex // one change of the keys at a time
-	over    bool       // no change any more; guarded by pinning
+	pinning  sync.Mutex    // one change of the keys at a time
+	over     bool          // no change any more; guarded by pinning
+	replaced atomic.Uint64 // changes that left no remote key of before, counted before peers learn of the new ones
 
 	mu      sync.Mutex
 	gate    gate
@@ -65,7 +66,7 @@ func base(addr uintptr) uint64 { return uint64(addr) & 4095 }
 const prefaultFrom = 1 << 20
 
 // Register pins the memory with all devices side by side.
-func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+func (t *Transport) Register(ctx context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
 	if err := t.checkRegister(&m); err != nil {
 		return 0, nil, err
 	}
@@ -78,7 +79,7 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 		return 0, nil, err
 	}
 	before := t.changes.Load()
-	k, err := t.pin(r, 1)
+	k, err := t.pin(ctx, r, 1)
 	if err != nil {
 		r.closeBuffer()
 		return 0, nil, err
@@ -129,8 +130,8 @@ func (r *region) closeBuffer() {
 	}
 }
 
-// pin registers a region with all devices. The error is NotHere if none takes it.
-func (t *Transport) pin(r *region, version uint32) (*keys, error) {
+// pin registers a region with all devices. The error is NotHere if none takes it, and Timeout if ctx ended before.
+func (t *Transport) pin(ctx context.Context, r *region, version uint32) (*keys, error) {
 	if r.Size >= prefaultFrom && r.Kind == mem.Host {
 		prefault(&r.Region)
 	}
@@ -140,7 +141,7 @@ func (t *Transport) pin(r *region, version uint32) (*keys, error) {
 	causes := make([]error, len(list))
 	var wait sync.WaitGroup
 	for i, d := range list {
-		wait.Go(func() { causes[i] = d.pin(r, k) })
+		wait.Go(func() { causes[i] = d.pin(ctx, r, k) })
 	}
 	wait.Wait()
 	taken := 0
@@ -150,6 +151,10 @@ func (t *Transport) pin(r *region, version uint32) (*keys, error) {
 		} else if k.why == nil {
 			k.why = errs.New(errs.NotHere, "rdma.register", "%s: %v", list[i].name, err)
 		}
+	}
+	if err := ctx.Err(); err != nil {
+		k.close(true)
+		return nil, errs.Wrap(errs.Timeout, "rdma.register", err)
 	}
 	if taken > 0 {
 		return k, nil
@@ -173,17 +178,17 @@ func prefault(m *mem.Region) {
 	_ = unix.Madvise(mem.Bytes(first, int(end-first)), how) // an older kernel cannot: registration then does it
 }
 
-func (d *device) pin(r *region, k *keys) error {
+func (d *device) pin(ctx context.Context, r *region, k *keys) error {
 	access := d.relaxed()
 	if !r.ReadOnly {
 		access |= verbs.LocalWrite
 	}
-	own, err := d.register(r, uint64(r.Addr), access)
+	own, err := d.register(ctx, r, uint64(r.Addr), access)
 	if err != nil {
 		return err
 	}
 	if r.Permission.Allows(false) {
-		if k.remote[d.index], err = d.pinForPeers(r); err != nil {
+		if k.remote[d.index], err = d.pinForPeers(ctx, r); err != nil {
 			own.end()
 			return err
 		}
@@ -193,12 +198,12 @@ func (d *device) pin(r *region, k *keys) error {
 }
 
 // pinForPeers registers a region that peers may reach by a remote key, which no registration that is there has.
-func (d *device) pinForPeers(r *region) (*memory, error) {
+func (d *device) pinForPeers(ctx context.Context, r *region) (*memory, error) {
 	access := d.relaxed() | verbs.RemoteRead
 	if r.Permission.Allows(true) && !r.ReadOnly {
 		access |= verbs.RemoteWrite | verbs.LocalWrite
 	}
-	return d.register(r, base(r.Addr), access)
+	return d.register(ctx, r, base(r.Addr), access)
 }
 
 // relaxed is the right of a NIC to order its writes as it likes, if the settings give it.
@@ -261,7 +266,7 @@ func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) erro
 	if r == nil {
 		return kit.NoRegion("rdma.deregister", key)
 	}
-	t.revoke(ctx, r, nil, transport.ForGood)
+	_ = t.revoke(ctx, r, nil, transport.ForGood) // of all peers: nothing is registered, so nothing fails
 	r.closeBuffer()
 	if t.regions.Delete(key) != nil && r.users.Add(-ending) == -ending {
 		r.unpin()
@@ -368,7 +373,7 @@ func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, _, _ uint
 		return kit.NoRegion("rdma.remap", key)
 	}
 	old := r.keys.Load()
-	k, err := t.pin(r, old.version+1)
+	k, err := t.pin(ctx, r, old.version+1)
 	if err != nil {
 		return err
 	}
@@ -378,6 +383,7 @@ func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, _, _ uint
 		k.close(true)
 		return kit.NoRegion("rdma.remap", key)
 	}
+	r.replaced.Add(1)
 	r.keys.Store(k)
 	r.retired = append(r.retired, old.local...)
 	r.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -17,30 +18,46 @@ import (
 //
 // The end of a peer needs no new keys: Disconnect closes its queue pairs, and no others are connected with it
 // (decision 0120).
+//
+// A device registers the bytes of the region once for that, part by part, half of what Register does; pages are pinned
+// already, and peers use the old keys meanwhile. Fences that wait for one another share the next registration.
 
-// rekey carries out a fence of a region that is kept, or kept from one peer alone.
-func (t *Transport) rekey(ctx context.Context, r *region, peer *transport.Peer, n news) {
+// rekey carries out a fence of a region that is kept, or kept from one peer alone. It fails with ctx while devices
+// register: peers have heard then, and those that lie have their keys still.
+func (t *Transport) rekey(ctx context.Context, r *region, peer *transport.Peer, n news) error {
+	before := r.replaced.Load()
 	r.pinning.Lock()
 	defer r.pinning.Unlock()
 	old := r.keys.Load()
-	if r.over || !r.Permission.Allows(false) || !t.exposed(old, peer) {
+	// The keys that somebody could have when this fence began are closed already. One that loses its right may have
+	// learned of the next ones, too.
+	shared := r.replaced.Load() != before && !n.closed
+	if r.over || shared || !r.Permission.Allows(false) || !t.exposed(old, peer) {
 		t.tell(ctx, r, peer, n)
-		return
+		return nil
 	}
-	k := t.pinAnew(r, old)
+	k := t.pinAnew(ctx, r, old)
+	if err := ctx.Err(); err != nil {
+		k.close(false)
+		t.tell(context.WithoutCancel(ctx), r, peer, n)
+		return errs.Wrap(errs.Timeout, "rdma.revoke", err).WithHint("the devices were registering the region anew: " +
+			"fence it again, with more time")
+	}
 	r.mu.Lock()
 	if r.ended {
 		r.mu.Unlock()
 		k.close(false)
-		return
+		return nil
 	}
+	r.replaced.Add(1)
 	r.keys.Store(k)
 	r.mu.Unlock()
 	n.version = k.version
 	t.tell(ctx, r, peer, n)
 	old.close(false)
-	t.pinMissing(r, old, k)
+	t.pinMissing(ctx, r, old, k)
 	t.host.Describe(r.key, t.describe(r))
+	return nil
 }
 
 // exposed reports whether a guest may have the remote keys of a region. A descriptor passes over the engine, and a peer
@@ -52,13 +69,13 @@ func (t *Transport) exposed(k *keys, peer *transport.Peer) bool {
 
 // pinAnew registers a region with the devices once more, for peers. A device that refuses, as at the limit of locked
 // memory, gets another chance when its old key is closed.
-func (t *Transport) pinAnew(r *region, old *keys) *keys {
+func (t *Transport) pinAnew(ctx context.Context, r *region, old *keys) *keys {
 	k := &keys{version: old.version + 1, local: old.local, remote: make([]*memory, len(old.remote)), why: old.why}
 	_, k.came = t.guests.foreigners()
 	var wait sync.WaitGroup
 	for i, own := range old.local {
 		if own != nil {
-			wait.Go(func() { k.remote[i], _ = own.device.pinForPeers(r) })
+			wait.Go(func() { k.remote[i], _ = own.device.pinForPeers(ctx, r) })
 		}
 	}
 	wait.Wait()
@@ -67,7 +84,7 @@ func (t *Transport) pinAnew(r *region, old *keys) *keys {
 
 // pinMissing registers a region with the devices that had no room beside the old key. One that gives the old key out
 // again is left to the next fence: peers reach the region by other devices and other transports.
-func (t *Transport) pinMissing(r *region, old, k *keys) {
+func (t *Transport) pinMissing(ctx context.Context, r *region, old, k *keys) {
 	whole := *k
 	whole.remote = slices.Clone(k.remote)
 	var late keys
@@ -75,7 +92,7 @@ func (t *Transport) pinMissing(r *region, old, k *keys) {
 		if own == nil || k.remote[i] != nil {
 			continue
 		}
-		again, err := own.device.pinForPeers(r)
+		again, err := own.device.pinForPeers(ctx, r)
 		if err == nil && again.shares(old.remote[i]) {
 			again.end()
 			again = nil

@@ -60,11 +60,10 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	if r == nil {
 		return kit.NoRegion("rdma.revoke", key)
 	}
-	t.revoke(ctx, r, peer, epoch)
-	return nil
+	return t.revoke(ctx, r, peer, epoch)
 }
 
-func (t *Transport) revoke(ctx context.Context, r *region, peer *transport.Peer, epoch transport.Epoch) {
+func (t *Transport) revoke(ctx context.Context, r *region, peer *transport.Peer, epoch transport.Epoch) error {
 	r.mu.Lock()
 	if peer == nil {
 		r.gate.all = r.gate.all.shut(epoch)
@@ -77,8 +76,7 @@ func (t *Transport) revoke(ctx context.Context, r *region, peer *transport.Peer,
 	r.mu.Unlock()
 	n := news{region: uint64(r.key), floor: epoch, closed: epoch == transport.ForGood}
 	if peer != nil || !n.closed {
-		t.rekey(ctx, r, peer, n)
-		return
+		return t.rekey(ctx, r, peer, n)
 	}
 	t.tell(ctx, r, nil, n)
 	r.mu.Lock()
@@ -87,6 +85,7 @@ func (t *Transport) revoke(ctx context.Context, r *region, peer *transport.Peer,
 		r.keys.Load().close(false)
 	}
 	r.mu.Unlock()
+	return nil
 }
 
 // tell brings news of a region to the guests that know it. Guests of others than a peer, nil for everybody, hear of the

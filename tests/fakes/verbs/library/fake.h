@@ -79,7 +79,8 @@ struct knobs {
 	int devices, gids;        /* gids of the four addresses of a device are shown */
 };
 extern struct knobs knobs;
-extern struct counts { long objects, posts, requests, reads, writes, bytes, inlined, relaxed, channels, events, overflows, pairs, arms; } counts;
+extern struct counts { long objects, posts, requests, reads, writes, bytes, inlined, relaxed, channels, events, overflows, pairs, arms,
+	registrations, registered; } counts;
 
 void begin(void);        /* starts the wire, once */
 double now(void);        /* seconds */

@@ -226,6 +226,8 @@ static struct tv_mr *enter(struct tv_pd *pd, void *at, size_t bytes, uint64_t fi
 	m->first = first;
 	m->access = access;
 	counts.relaxed += (access & TV_ACCESS_RELAXED_ORDERING) != 0;
+	counts.registrations++;
+	counts.registered += (long)bytes;
 	memories[slot] = m;
 	((struct pd *)pd)->users++;
 	counts.objects++;
