@@ -1,6 +1,9 @@
 package rdma
 
 import (
+	"bytes"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,7 +32,7 @@ func (r *rig) railOfA(t *testing.T) *rail {
 func (r *rig) forgeOn(t *testing.T, rail *rail, op uint32, key uint32, at uint64) bool {
 	t.Helper()
 	own := r.a.Transport.(*Transport).regions.Lookup(r.local.Key)
-	done := r.f.Control(t, "reads") + r.f.Control(t, "writes")
+	carriedOut := r.evidence(t, op)
 	rail.mu.Lock()
 	pair := rail.lanes[0].pair
 	wr := verbs.WR{ID: 1 << 63, Local: uint64(own.Addr), LKey: own.keys.Load().own(rail.device.index).parts[0].LKey,
@@ -39,11 +42,34 @@ func (r *rig) forgeOn(t *testing.T, rail *rail, op uint32, key uint32, at uint64
 	require.NoError(t, err)
 	passed := false
 	await(t, "the end of the attack", func() bool {
-		passed = r.f.Control(t, "reads")+r.f.Control(t, "writes") > done
+		passed = carriedOut()
 		attributes, err := pair.Query()
 		return passed || err == nil && attributes.State == pairFailed
 	})
 	return passed
+}
+
+// evidence returns a look for the proof that the owner's device has carried an attack out. The fake counts; on real
+// devices a byte of the owner's memory changes, or one of the attacker's.
+func (r *rig) evidence(t *testing.T, op uint32) func() bool {
+	t.Helper()
+	if r.f != nil {
+		count := func() int { return r.f.Control(t, "reads") + r.f.Control(t, "writes") }
+		done := count()
+		return func() bool { return count() > done }
+	}
+	node := r.b
+	if op == verbs.OpRead {
+		node = r.a
+	}
+	memory := func() (all [][]byte) {
+		for _, each := range node.Transport.(*Transport).regions.All() {
+			all = append(all, bytes.Clone(mem.Bytes(each.Addr, int(each.Size))))
+		}
+		return all
+	}
+	was := memory()
+	return func() bool { return !slices.EqualFunc(was, memory(), bytes.Equal) }
 }
 
 const (
@@ -54,7 +80,14 @@ const (
 // TestAMaliciousInitiatorReachesNothingThatItMayNot has a peer that skips all checks of its own side. The owner's
 // device is the last line: memory that is not registered for others cannot be reached with any key or address.
 func TestAMaliciousInitiatorReachesNothingThatItMayNot(t *testing.T) {
-	r := newRigOver(t, 1, nil)
+	reachesNothing(t, newRigOver(t, 1, nil))
+}
+
+func TestAMaliciousInitiatorReachesNothingOnDevices(t *testing.T) {
+	reachesNothing(t, newRigOnDevices(t))
+}
+
+func reachesNothing(t *testing.T, r *rig) {
 	owner := r.b.Transport.(*Transport)
 	keysOf := func(o *transporttest.Operand) *keys { return owner.regions.Lookup(o.Key).keys.Load() }
 	remote := func(o *transporttest.Operand) uint32 { return keysOf(o).remote[0].parts[0].RKey }
@@ -68,7 +101,6 @@ func TestAMaliciousInitiatorReachesNothingThatItMayNot(t *testing.T) {
 	closed.Deregister(t)
 	require.Nil(t, keysOf(nobodys).remote[0], "memory for nobody has a registration for peers")
 
-	both := []uint32{verbs.OpWrite, verbs.OpRead}
 	for _, attack := range []struct {
 		name   string
 		victim *transporttest.Operand
@@ -77,21 +109,21 @@ func TestAMaliciousInitiatorReachesNothingThatItMayNot(t *testing.T) {
 		ops    []uint32
 		lands  bool
 	}{
-		{"none: memory for everybody", shared, remote(shared), start(shared), both, true},
+		{"none: memory for everybody", shared, remote(shared), start(shared), bothWays, true},
 		{"none: a READ of memory for reading", readable, remote(readable), start(readable),
 			[]uint32{verbs.OpRead}, true},
 		{"a WRITE to memory for reading", readable, remote(readable), start(readable),
 			[]uint32{verbs.OpWrite}, false},
-		{"the local key of memory for nobody", nobodys, local(nobodys), start(nobodys), both, false},
+		{"the local key of memory for nobody", nobodys, local(nobodys), start(nobodys), bothWays, false},
 		{"that key, and the address in the owner", nobodys, local(nobodys),
-			uint64(owner.regions.Lookup(nobodys.Key).Addr), both, false},
-		{"a key of other memory", nobodys, remote(shared), start(shared) + rigSize + 4096, both, false},
-		{"bytes behind the end", shared, remote(shared), start(shared) + rigSize - forged/2, both,
+			uint64(owner.regions.Lookup(nobodys.Key).Addr), bothWays, false},
+		{"a key of other memory", nobodys, remote(shared), start(shared) + rigSize + 4096, bothWays, false},
+		{"bytes behind the end", shared, remote(shared), start(shared) + rigSize - forged/2, bothWays,
 			false},
-		{"bytes before the start", shared, remote(shared), start(shared) - forged/2, both, false},
-		{"an address that wraps around", shared, remote(shared), ^uint64(0) - forged/2, both, false},
-		{"the key of a closed region", closed, oldKey, oldStart, both, false},
-		{"a guessed key", shared, ^remote(shared), start(shared), both, false},
+		{"bytes before the start", shared, remote(shared), start(shared) - forged/2, bothWays, false},
+		{"an address that wraps around", shared, remote(shared), ^uint64(0) - forged/2, bothWays, false},
+		{"the key of a closed region", closed, oldKey, oldStart, bothWays, false},
+		{"a guessed key", shared, ^remote(shared), start(shared), bothWays, false},
 	} {
 		for _, op := range attack.ops {
 			t.Run(attack.name, func(t *testing.T) {
@@ -162,32 +194,47 @@ func TestAMaliciousInitiatorThatAnswersAFenceKeepsNoKey(t *testing.T) {
 		{"its right to the region ends", true, transport.ForGood, nil},
 		{"keys come back at once", false, 1, []string{"reuse 1"}},
 	} {
-		for _, op := range []uint32{verbs.OpWrite, verbs.OpRead} {
-			t.Run(c.name, func(t *testing.T) {
-				r := newRigOver(t, 1, nil, c.knobs...)
-				owner := r.b.Transport.(*Transport)
-				theirs := r.c.Import(t, r.b.Register(t, rigSize, mem.GlobalReadWrite))
-				key, at := rkey(r.b, theirs.Operand.Key), base(theirs.Addr)
-				r.open(t, op, key, at, theirs.Operand)
-				rail := r.railOfA(t)
-				pair := rail.lanes[0].pair
-				var peer *transport.Peer
-				if c.one {
-					peer = &r.a.Peer
-				}
-				require.NoError(t, owner.Revoke(t.Context(), theirs.Operand.Key, peer, c.epoch))
-				attributes, err := pair.Query()
-				require.NoError(t, err)
-				require.NotEqual(t, pairFailed, int(attributes.State), "the fence leaves its other transfers alone")
-				require.False(t, r.forgeOn(t, rail, op, key, at), "the device has carried it out")
-				require.NoError(t, theirs.Check(before, 0, 0, rigSize))
-				require.NoError(t, r.local.Check(moved, 0, 0, rigSize))
-				if theirs.Update(); c.epoch != transport.ForGood {
-					r.c.Renew(t, theirs)
-					r.reaches(t, theirs, c.epoch)
-				}
-			})
+		for _, op := range bothWays {
+			t.Run(c.name, func(t *testing.T) { keepsNoKey(t, newRigOver(t, 1, nil, c.knobs...), op, c.one, c.epoch) })
 		}
+	}
+}
+
+// The same on real queue pairs: their NIC is the last line there, too.
+func TestAMaliciousInitiatorKeepsNoKeyOnDevices(t *testing.T) {
+	for _, op := range bothWays {
+		for _, one := range []bool{false, true} {
+			t.Run(fmt.Sprintf("one=%t", one), func(t *testing.T) { keepsNoKey(t, newRigOnDevices(t), op, one, 1) })
+		}
+		t.Run("its right to the region ends", func(t *testing.T) {
+			keepsNoKey(t, newRigOnDevices(t), op, true, transport.ForGood)
+		})
+	}
+}
+
+var bothWays = []uint32{verbs.OpWrite, verbs.OpRead}
+
+func keepsNoKey(t *testing.T, r *rig, op uint32, one bool, epoch transport.Epoch) {
+	owner := r.b.Transport.(*Transport)
+	theirs := r.c.Import(t, r.b.Register(t, rigSize, mem.GlobalReadWrite))
+	key, at := rkey(r.b, theirs.Operand.Key), base(theirs.Addr)
+	r.open(t, op, key, at, theirs.Operand)
+	rail := r.railOfA(t)
+	pair := rail.lanes[0].pair
+	var peer *transport.Peer
+	if one {
+		peer = &r.a.Peer
+	}
+	require.NoError(t, owner.Revoke(t.Context(), theirs.Operand.Key, peer, epoch))
+	attributes, err := pair.Query()
+	require.NoError(t, err)
+	require.NotEqual(t, pairFailed, int(attributes.State), "the fence leaves its other transfers alone")
+	require.False(t, r.forgeOn(t, rail, op, key, at), "the device has carried it out")
+	require.NoError(t, theirs.Check(before, 0, 0, rigSize))
+	require.NoError(t, r.local.Check(moved, 0, 0, rigSize))
+	if theirs.Update(); epoch != transport.ForGood {
+		r.c.Renew(t, theirs)
+		r.reaches(t, theirs, epoch)
 	}
 }
 
@@ -214,8 +261,14 @@ func (r *rig) reaches(t *testing.T, to *transporttest.Remote, epoch transport.Ep
 
 // TestADisconnectedPeerHasNoQueuePair has a peer post by the key of a region after its end, and attach again.
 func TestADisconnectedPeerHasNoQueuePair(t *testing.T) {
-	for _, op := range []uint32{verbs.OpWrite, verbs.OpRead} {
-		r := newRigOver(t, 1, nil)
+	hasNoQueuePair(t, func(t *testing.T) *rig { return newRigOver(t, 1, nil) })
+}
+
+func TestADisconnectedPeerHasNoQueuePairOnDevices(t *testing.T) { hasNoQueuePair(t, newRigOnDevices) }
+
+func hasNoQueuePair(t *testing.T, open func(*testing.T) *rig) {
+	for _, op := range bothWays {
+		r := open(t)
 		owner := r.b.Transport.(*Transport)
 		theirs := r.b.Register(t, rigSize, mem.GlobalReadWrite)
 		key, at := rkey(r.b, theirs.Key), base(theirs.Addr)

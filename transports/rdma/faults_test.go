@@ -120,12 +120,38 @@ func newRigOver(t *testing.T, devices int, change func(*Settings), knobs ...stri
 	for _, knob := range knobs {
 		r.f.Control(t, "%s", knob)
 	}
-	h := transporttest.Harness{Patience: 20 * time.Second, Pinned: pinned,
+	r.start(t, 20*time.Second, func(transporttest.Config) Settings {
+		s := Settings{Library: r.f.Path, Clock: 100 * time.Millisecond, Timeout: 8, Retries: 2}
+		if change != nil {
+			change(&s)
+		}
+		return s
+	})
+	return r
+}
+
+// newRigOnDevices is a rig of one rail over real queue pairs, as TestConformanceOnDevices has them.
+func newRigOnDevices(t *testing.T) *rig {
+	t.Helper()
+	if err := (Factory{}).Check(); err != nil {
+		t.Skip(err)
+	}
+	if strings.HasPrefix(devicesOf(t, transporttest.Config{Rails: 1})[0], "fake") {
+		t.Skip("another test of this process has loaded the fake library")
+	}
+	r := &rig{}
+	r.start(t, 2*time.Minute, func(c transporttest.Config) Settings {
+		return Settings{Devices: devicesOf(t, c)[:1], Clock: 100 * time.Millisecond}
+	})
+	return r
+}
+
+// start opens both nodes, and moves the first bytes over each rail.
+func (r *rig) start(t *testing.T, patience time.Duration, settings func(transporttest.Config) Settings) {
+	t.Helper()
+	h := transporttest.Harness{Patience: patience, Pinned: pinned,
 		Open: func(t *testing.T, c transporttest.Config) transport.Transport {
-			s := Settings{Library: r.f.Path, Clock: 100 * time.Millisecond, Timeout: 8, Retries: 2}
-			if change != nil {
-				change(&s)
-			}
+			s := settings(c)
 			if c.Name == "b" {
 				c.Host = silent{c.Host, &r.mute}
 			} else {
@@ -147,7 +173,6 @@ func newRigOver(t *testing.T, devices int, change func(*Settings), knobs ...stri
 		r.c.Must(t, r.c.Slice(transport.Read, rail, r.local, 0, r.remote, 0, 1))
 	}
 	r.local.Fill(moved, 0, 1)
-	return r
 }
 
 // rails counts those of the matching that are up inside the first node.
