@@ -1,8 +1,10 @@
 // Package verbs is a libibverbs.so.1 without hardware, for tests: the library folder holds it in C, and Build compiles
 // it. Transports load it through the same shim as the real one, in the same process or in several.
 //
-// It moves bytes between queue pairs of one process, and is as strict as a NIC: states, paths, keys, rights, domains,
-// the room of send and completion queues. Its knobs (Fake.Control) make events that Soft-RoCE never shows: a device
+// It moves bytes between queue pairs, and is as strict as a NIC: states, paths, keys, rights, domains, the room of send
+// and completion queues. They are those of one process, or of all processes that Environment joins: a process that is
+// stopped is served there, and one that was killed answers no more. A dma-buf of the emulated drivers is reached by its
+// file, so memory of their devices is, too. Its knobs (Fake.Control) make events that Soft-RoCE never shows: a device
 // that dies, each status of a completion, completions that are lost or come twice, calls that find no memory, keys that
 // come back at once, and WRITEs that are acknowledged before they are placed, until a READ on their pair pushes them.
 // One makes a fault of Soft-RoCE certain: a READ on a pair that has carried WRITEs out is reported as done halfway.
@@ -29,6 +31,11 @@ import (
 	"unsafe"
 )
 
+const (
+	soname    = "libibverbs.so.1"
+	tableName = "TENT_FAKE_VERBS_TABLE" // the file of Environment
+)
+
 // Fake is the library, compiled and loaded.
 type Fake struct {
 	Path    string
@@ -45,13 +52,22 @@ var built struct {
 // ends. A library that cannot be compiled fails the test: cgo, which this package needs, has a compiler.
 func Open(t testing.TB) *Fake {
 	t.Helper()
-	built.Do(func() {
-		built.path, built.err = Build(filepath.Join(os.TempDir(), fmt.Sprint("tent-fake-verbs-", os.Getpid())))
-	})
-	if built.err != nil {
-		t.Fatalf("the fake libibverbs cannot be compiled: %v", built.err)
+	compile(t)
+	return load(t, built.path)
+}
+
+// Joined returns the library in a process that was given an Environment. Its knobs are those of this process.
+func Joined(t testing.TB) *Fake {
+	t.Helper()
+	if os.Getenv(tableName) == "" {
+		t.Fatal("this process was given no Environment")
 	}
-	path := C.CString(built.path)
+	return load(t, soname)
+}
+
+func load(t testing.TB, file string) *Fake {
+	t.Helper()
+	path := C.CString(file)
 	defer C.free(unsafe.Pointer(path))
 	name := C.CString("fake_control")
 	defer C.free(unsafe.Pointer(name))
@@ -59,10 +75,32 @@ func Open(t testing.TB) *Fake {
 	if handle == nil {
 		t.Fatalf("the fake libibverbs cannot be loaded: %s", C.GoString(C.dlerror()))
 	}
-	f := &Fake{built.path, C.dlsym(handle, name)}
+	f := &Fake{file, C.dlsym(handle, name)}
 	f.Control(t, "reset")
 	t.Cleanup(func() { f.Control(t, "reset") })
 	return f
+}
+
+func compile(t testing.TB) {
+	t.Helper()
+	built.Do(func() {
+		built.path, built.err = Build(filepath.Join(os.TempDir(), fmt.Sprint("tent-fake-verbs-", os.Getpid())))
+	})
+	if built.err != nil {
+		t.Fatalf("the fake libibverbs cannot be compiled: %v", built.err)
+	}
+}
+
+// Environment is that of processes with joined NICs. Each finds the library as it would find the real one, and their
+// queue pairs stand in one table. A child inherits it, and gets nothing more here.
+func Environment(t testing.TB) []string {
+	t.Helper()
+	if os.Getenv(tableName) != "" {
+		return nil
+	}
+	compile(t)
+	table := filepath.Join(t.TempDir(), "table")
+	return []string{"LD_LIBRARY_PATH=" + filepath.Dir(built.path), tableName + "=" + table}
 }
 
 // Build compiles the library into a folder and returns its path.
@@ -79,10 +117,10 @@ func Build(folder string) (string, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return "", err
 	}
-	path := filepath.Join(folder, "libibverbs.so.1")
+	path := filepath.Join(folder, soname)
 	abi := filepath.Join(root, "transports", "rdma", "verbs")
 	args := append([]string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-		"-Wl,-soname,libibverbs.so.1", "-I" + abi, "-o", path}, files...)
+		"-Wl,-soname," + soname, "-I" + abi, "-o", path}, files...)
 	out, err := exec.Command("gcc", append(args, "-lpthread")...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("gcc: %w: %s", err, out)

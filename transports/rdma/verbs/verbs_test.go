@@ -15,11 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	fake "github.com/tent-engine/tent/tests/fakes/verbs"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
 func TestMain(m *testing.M) {
+	if forked.RunChild(new(Side)) {
+		return
+	}
 	code := m.Run()
 	fake.Remove()
 	os.Exit(code)

@@ -1,6 +1,10 @@
-/* A libibverbs.so.1 without hardware, for tests: see package tests/fakes/verbs. One mutex guards everything, and one
- * thread, the wire, carries the work requests of all queue pairs out, a piece at a time in turn. A piece moves its bytes
- * without the mutex; calls that end a queue pair or a registration wait for the piece that uses it, as a NIC's do. */
+/* A libibverbs.so.1 without hardware, for tests: see package tests/fakes/verbs. One mutex guards everything. One thread
+ * of a process, the wire, carries the work requests of its queue pairs out, a piece at a time in turn. A piece moves its
+ * bytes without the mutex; calls that end a queue pair or a registration wait for the pieces that use it, as a NIC's do.
+ *
+ * Queue pairs and registrations stand in a table. Processes that are given the same file share it, and the mutex: each
+ * has a seat there. A wire reaches memory of another process without its help, as a NIC does. So one that is stopped is
+ * served, and one that was killed answers no more. Pointers in an entry are those of its own process. */
 #ifndef TENT_FAKE_VERBS_H
 #define TENT_FAKE_VERBS_H
 
@@ -12,7 +16,8 @@
 
 #include "abi.h"
 
-enum { DEVICES = 8, PAIRS = 1 << 12, MEMORIES = 1 << 14, EVENTS = 256, RING_MOST = 1 << 15, GIDS = 4, PORTS = 2, PKEYS = 4, RANGES = 8, INLINE = 512 };
+enum { DEVICES = 8, PAIRS = 1 << 12, MEMORIES = 1 << 14, EVENTS = 256, RING_MOST = 1 << 15, GIDS = 4, PORTS = 2, PKEYS = 4, RANGES = 8, INLINE = 512,
+	SEATS = 16 };
 
 struct tv_device { /* the library's is longer; tent never looks inside */
 	char name[16];
@@ -33,7 +38,15 @@ struct context {
 	int users;
 };
 struct pd { struct tv_pd public; int users; };
-struct memory { struct tv_mr public; uint64_t first; unsigned access; int busy; bool ending, mapped; };
+typedef uint32_t seats; /* bits: the processes of these seats carry a piece out that uses the entry */
+struct memory {
+	struct tv_mr public;
+	uint64_t first;
+	unsigned access;
+	seats busy;
+	uint8_t seat;
+	bool taken, ending, mapped;
+};
 struct channel { struct tv_channel public; int wake, users; };
 
 struct ended { struct tv_completion c; struct pair *pair; uint64_t turn; uint32_t life; };
@@ -55,17 +68,30 @@ struct pair {
 	uint64_t posted, begun, freed; /* turns: begun is the one that is carried out next */
 	uint32_t life;           /* grows with every reset: completions of before free nothing */
 	struct tv_qp_attr attr;
-	int busy;
+	seats busy;
+	uint8_t seat, device;
+	bool taken;
+	bool broken;             /* by a request of another process: our own wire flushes it */
 	double retry, due;       /* when the peer is given up; when the request may begin; 0: not set */
 	bool wrote;              /* it has carried a WRITE with bytes out since it was new */
 	struct landing *late, **last; /* WRITEs that are acknowledged and not placed, of the receiving pair */
 };
 
-extern pthread_mutex_t big;
-extern pthread_cond_t changed;
-extern struct tv_device devices[DEVICES];
-extern struct pair *pairs[PAIRS];
-extern struct memory *memories[MEMORIES];
+/* What processes share. */
+struct table {
+	pthread_mutex_t big;
+	bool made;
+	pid_t process[SEATS];
+	struct bell { uint32_t rung, waiting; } bells[SEATS];
+	struct tv_device devices[SEATS][DEVICES];
+	uint32_t next_pair, next_memory, tag;
+	struct pair pairs[PAIRS];
+	struct memory memories[MEMORIES];
+};
+extern struct table *table;
+extern unsigned seat;              /* ours */
+extern struct tv_device *devices;  /* ours */
+extern struct pair *pairs[PAIRS];  /* ours, by their places in the table */
 
 struct knobs {
 	int fail_register, fail_pair, fail_queue, fail_modify, fail_open; /* so many of the next calls give ENOMEM */
@@ -83,12 +109,19 @@ extern struct counts { long objects, posts, requests, reads, writes, bytes, inli
 	registrations, registered; } counts;
 
 void begin(void);        /* starts the wire, once */
+void sit_down(void);     /* takes a seat, before all else */
+bool living(unsigned of); /* is the process of a seat there? */
+void lock(void);
+void unlock(void);
+void doze(double until); /* gives the mutex back until something is announced, or it is so late; 0: no limit */
+void announce(void);     /* with the mutex: wakes those of this process that doze */
+void announce_all(void); /* the same in all processes: what their wires can reach has changed */
+void await(const seats *busy); /* until no wire moves bytes of the entry */
 double now(void);        /* seconds */
 void notify(struct context *, uint32_t type, void *about, int port);
 void completed(struct pair *, const struct request *, uint32_t status);
 void flush(struct pair *, uint32_t first_status);
 void settle(struct pair *); /* places what is late */
-void await_pair(struct pair *);
 struct pair *pair_of(uint32_t number);
 struct memory *memory_of(uint32_t key);
 int poll_queue(struct tv_cq *, int, struct tv_completion *);

@@ -8,30 +8,27 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
-struct tv_device devices[DEVICES];
-struct memory *memories[MEMORIES];
 struct knobs knobs;
 struct counts counts;
 
 static bool strikes(int *knob) { return *knob > 0 && (*knob)-- > 0; }
 
 static void *none(int error) {
-	pthread_mutex_unlock(&big);
+	unlock();
 	errno = error;
 	return NULL;
 }
 
 struct tv_device **ibv_get_device_list(int *n) {
 	begin();
-	pthread_mutex_lock(&big);
+	lock();
 	int count = 0;
 	struct tv_device **list = calloc(DEVICES + 1, sizeof *list);
 	for (int i = 0; i < knobs.devices; i++) {
 		if (!devices[i].dead)
 			list[count++] = &devices[i];
 	}
-	pthread_mutex_unlock(&big);
+	unlock();
 	if (n)
 		*n = count;
 	return list;
@@ -41,7 +38,7 @@ void ibv_free_device_list(struct tv_device **list) { free(list); }
 const char *ibv_get_device_name(struct tv_device *d) { return d->name; }
 
 struct tv_context *ibv_open_device(struct tv_device *d) {
-	pthread_mutex_lock(&big);
+	lock();
 	int fds[2];
 	if (strikes(&knobs.fail_open) || d->dead || pipe2(fds, 02000000) != 0) /* O_CLOEXEC */
 		return none(d->dead ? EIO : ENOMEM);
@@ -56,22 +53,22 @@ struct tv_context *ibv_open_device(struct tv_device *d) {
 	c->public.ops.req_notify_cq = arm_queue;
 	c->public.ops.post_send = post;
 	counts.objects++;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return &c->public;
 }
 
 int ibv_close_device(struct tv_context *public) {
 	struct context *c = (struct context *)public;
-	pthread_mutex_lock(&big);
+	lock();
 	if (c->users > 0) {
-		pthread_mutex_unlock(&big);
+		unlock();
 		return EBUSY;
 	}
 	counts.objects--;
 	close(public->async_fd);
 	close(c->wake);
 	free(c);
-	pthread_mutex_unlock(&big);
+	unlock();
 	return 0;
 }
 
@@ -89,9 +86,9 @@ int ibv_get_async_event(struct tv_context *public, struct tv_async_event *e) {
 	char byte;
 	if (read(public->async_fd, &byte, 1) != 1)
 		return -1;
-	pthread_mutex_lock(&big);
+	lock();
 	if (c->count == 0) { /* it was about a pair that has ended */
-		pthread_mutex_unlock(&big);
+		unlock();
 		errno = EAGAIN;
 		return -1;
 	}
@@ -102,7 +99,7 @@ int ibv_get_async_event(struct tv_context *public, struct tv_async_event *e) {
 		e->element.qp = got->about;
 	else
 		e->element.port_num = got->port;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return 0;
 }
 
@@ -157,7 +154,7 @@ ssize_t _ibv_query_gid_table(struct tv_context *public, struct tv_gid_entry *lis
 	struct context *c = (struct context *)public;
 	(void)flags;
 	(void)size;
-	pthread_mutex_lock(&big);
+	lock();
 	size_t all = PORTS * (size_t)knobs.gids, n = most < all ? most : all;
 	for (size_t k = 0; k < n; k++) {
 		int i = (int)k % knobs.gids;
@@ -165,73 +162,69 @@ ssize_t _ibv_query_gid_table(struct tv_context *public, struct tv_gid_entry *lis
 			.gid_type = i == 3 ? TV_GID_ROCE_V1 : TV_GID_ROCE_V2};
 		address(c->device, i, (uint8_t *)list[k].gid);
 	}
-	pthread_mutex_unlock(&big);
+	unlock();
 	return (ssize_t)n;
 }
 
 struct tv_pd *ibv_alloc_pd(struct tv_context *c) {
-	pthread_mutex_lock(&big);
+	lock();
 	struct pd *p = calloc(1, sizeof *p);
 	p->public.context = c;
 	((struct context *)c)->users++;
 	counts.objects++;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return &p->public;
 }
 
 int ibv_dealloc_pd(struct tv_pd *public) {
 	struct pd *p = (struct pd *)public;
-	pthread_mutex_lock(&big);
+	lock();
 	int busy = p->users > 0;
 	if (!busy) {
 		((struct context *)public->context)->users--;
 		counts.objects--;
 		free(p);
 	}
-	pthread_mutex_unlock(&big);
+	unlock();
 	return busy ? EBUSY : 0;
 }
 
 /* A key is an index and a tag of eight bits above it, as on real NICs. With reuse the tag stays, and the slot that was
  * freed last comes first. */
-static uint32_t key_of(int slot, uint32_t tag) { return (uint32_t)slot << 8 | (tag & 0xff); }
+static uint32_t key_of(uint32_t slot, uint32_t tag) { return slot << 8 | (tag & 0xff); }
 
 struct memory *memory_of(uint32_t key) {
 	uint32_t slot = key >> 8;
-	struct memory *m = slot < MEMORIES ? memories[slot] : NULL;
-	return m && m->public.rkey == key && !m->ending ? m : NULL;
+	struct memory *m = slot < MEMORIES ? &table->memories[slot] : NULL;
+	return m && m->taken && m->public.rkey == key && !m->ending ? m : NULL;
 }
 
 static struct tv_mr *enter(struct tv_pd *pd, void *at, size_t bytes, uint64_t first, unsigned access) {
-	static int next;
-	static uint32_t tag;
 	struct context *c = (struct context *)pd->context;
-	pthread_mutex_lock(&big);
+	lock();
 	while (knobs.hold && bytes >= (size_t)knobs.hold)
-		pthread_cond_wait(&changed, &big);
+		doze(0);
 	if (strikes(&knobs.fail_register) || c->device->dead || (c->device->refused && c->device->refused == bytes))
 		return none(ENOMEM);
 	if ((access & TV_ACCESS_REMOTE_WRITE) && !(access & TV_ACCESS_LOCAL_WRITE))
 		return none(EINVAL);
-	int slot = knobs.reuse ? 1 : next;
-	for (int tries = 0; slot == 0 || memories[slot]; tries++) {
+	unsigned slot = knobs.reuse ? 1 : table->next_memory;
+	for (int tries = 0; slot == 0 || table->memories[slot].taken; tries++) {
 		slot = (slot + 1) % MEMORIES;
 		if (tries > MEMORIES)
 			return none(ENOMEM);
 	}
-	next = slot + 1 == MEMORIES ? 1 : slot + 1;
-	struct memory *m = calloc(1, sizeof *m);
+	table->next_memory = slot + 1 == MEMORIES ? 1 : slot + 1;
+	struct memory *m = &table->memories[slot];
+	*m = (struct memory){.taken = true, .seat = (uint8_t)seat, .first = first, .access = access};
 	m->public = (struct tv_mr){.context = pd->context, .pd = pd, .addr = at, .length = bytes};
-	m->public.lkey = m->public.rkey = key_of(slot, knobs.reuse ? 7 : tag++);
-	m->first = first;
-	m->access = access;
+	m->public.lkey = m->public.rkey = key_of(slot, knobs.reuse ? 7 : table->tag++);
 	counts.relaxed += (access & TV_ACCESS_RELAXED_ORDERING) != 0;
 	counts.registrations++;
 	counts.registered += (long)bytes;
-	memories[slot] = m;
 	((struct pd *)pd)->users++;
 	counts.objects++;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return &m->public;
 }
 
@@ -263,28 +256,26 @@ struct tv_mr *ibv_reg_dmabuf_mr(struct tv_pd *pd, uint64_t offset, size_t bytes,
 
 int ibv_dereg_mr(struct tv_mr *public) {
 	struct memory *m = (struct memory *)public;
-	pthread_mutex_lock(&big);
+	lock();
 	m->ending = true;
-	while (m->busy > 0)
-		pthread_cond_wait(&changed, &big);
+	await(&m->busy);
 	for (int i = 0; i < PAIRS; i++) { /* what is late lands before the keys end */
 		if (pairs[i])
 			settle(pairs[i]);
 	}
-	memories[public->rkey >> 8] = NULL;
 	if (m->mapped) {
 		uintptr_t page = (uintptr_t)public->addr & ~(uintptr_t)4095;
 		munmap((void *)page, public->length + ((uintptr_t)public->addr - page));
 	}
 	((struct pd *)public->pd)->users--;
 	counts.objects--;
-	free(m);
-	pthread_mutex_unlock(&big);
+	*m = (struct memory){0};
+	unlock();
 	return 0;
 }
 
 struct tv_channel *ibv_create_comp_channel(struct tv_context *c) {
-	pthread_mutex_lock(&big);
+	lock();
 	int fds[2];
 	if (pipe2(fds, 02000000) != 0)
 		return none(EMFILE);
@@ -295,13 +286,13 @@ struct tv_channel *ibv_create_comp_channel(struct tv_context *c) {
 	((struct context *)c)->users++;
 	counts.objects++;
 	counts.channels++;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return &h->public;
 }
 
 int ibv_destroy_comp_channel(struct tv_channel *public) {
 	struct channel *h = (struct channel *)public;
-	pthread_mutex_lock(&big);
+	lock();
 	int busy = h->users > 0;
 	if (!busy) {
 		close(public->fd);
@@ -311,13 +302,13 @@ int ibv_destroy_comp_channel(struct tv_channel *public) {
 		counts.channels--;
 		free(h);
 	}
-	pthread_mutex_unlock(&big);
+	unlock();
 	return busy ? EBUSY : 0;
 }
 
 struct tv_cq *ibv_create_cq(struct tv_context *c, int entries, void *context, struct tv_channel *h, int vector) {
 	(void)vector;
-	pthread_mutex_lock(&big);
+	lock();
 	if (strikes(&knobs.fail_queue) || ((struct context *)c)->device->dead || entries > RING_MOST)
 		return none(entries > RING_MOST ? EINVAL : ENOMEM);
 	struct queue *q = calloc(1, sizeof *q);
@@ -327,13 +318,13 @@ struct tv_cq *ibv_create_cq(struct tv_context *c, int entries, void *context, st
 	if (h)
 		((struct channel *)h)->users++;
 	counts.objects++;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return &q->public;
 }
 
 int ibv_destroy_cq(struct tv_cq *public) {
 	struct queue *q = (struct queue *)public;
-	pthread_mutex_lock(&big);
+	lock();
 	int busy = q->users > 0;
 	if (!busy) {
 		((struct context *)public->context)->users--;
@@ -343,7 +334,7 @@ int ibv_destroy_cq(struct tv_cq *public) {
 		free(q->ring);
 		free(q);
 	}
-	pthread_mutex_unlock(&big);
+	unlock();
 	return busy ? EBUSY : 0;
 }
 

@@ -9,14 +9,24 @@
 struct pair *pairs[PAIRS];
 
 struct pair *pair_of(uint32_t number) {
-	struct pair *p = pairs[number % PAIRS];
-	return p && p->public.qp_num == number ? p : NULL;
+	struct pair *p = &table->pairs[number % PAIRS];
+	return p->taken && p->public.qp_num == number ? p : NULL;
+}
+
+/* vacant finds room for a pair. Its number is not that of another one, in any process. */
+static struct pair *vacant(void) {
+	for (int tries = 0; tries < PAIRS; tries++, table->next_pair = (table->next_pair + 1) & 0xffffff) {
+		struct pair *p = &table->pairs[table->next_pair % PAIRS];
+		if (!p->taken && table->next_pair > 0x100)
+			return p;
+	}
+	return NULL;
 }
 
 struct tv_qp *ibv_create_qp(struct tv_pd *pd, struct tv_qp_init_attr *a) {
-	static uint32_t next = 0x101;
-	pthread_mutex_lock(&big);
+	lock();
 	struct context *c = (struct context *)pd->context;
+	struct pair *p = NULL;
 	int error = 0;
 	if (c->device->dead)
 		error = EIO;
@@ -25,18 +35,16 @@ struct tv_qp *ibv_create_qp(struct tv_pd *pd, struct tv_qp_init_attr *a) {
 	else if (a->qp_type != TV_QPT_RC || a->cap.max_send_wr > RING_MOST / 2 || a->cap.max_send_sge > RANGES ||
 			a->cap.max_inline_data > INLINE)
 		error = EINVAL;
-	for (int tries = 0; !error && pairs[next % PAIRS]; tries++, next++) {
-		if (tries == PAIRS)
-			error = ENOMEM;
-	}
+	if (!error && !(p = vacant()))
+		error = ENOMEM;
 	if (error) {
-		pthread_mutex_unlock(&big);
+		unlock();
 		errno = error;
 		return NULL;
 	}
-	struct pair *p = calloc(1, sizeof *p);
+	*p = (struct pair){.taken = true, .seat = (uint8_t)seat, .device = (uint8_t)c->device->index};
 	p->public = (struct tv_qp){.context = pd->context, .qp_context = a->qp_context, .pd = pd, .send_cq = a->send_cq,
-		.recv_cq = a->recv_cq, .qp_num = next++ & 0xffffff, .qp_type = a->qp_type};
+		.recv_cq = a->recv_cq, .qp_num = table->next_pair++, .qp_type = a->qp_type};
 	p->queue = (struct queue *)a->send_cq;
 	p->room = a->cap.max_send_wr ? a->cap.max_send_wr : 1;
 	p->ring = calloc(p->room, sizeof *p->ring);
@@ -47,13 +55,8 @@ struct tv_qp *ibv_create_qp(struct tv_pd *pd, struct tv_qp_init_attr *a) {
 	((struct pd *)pd)->users++;
 	counts.objects++;
 	counts.pairs++;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return &p->public;
-}
-
-void await_pair(struct pair *p) {
-	while (p->busy > 0)
-		pthread_cond_wait(&changed, &big);
 }
 
 static void forget(struct pair *p) { /* its events and completions */
@@ -74,9 +77,9 @@ static void forget(struct pair *p) { /* its events and completions */
 
 int ibv_destroy_qp(struct tv_qp *public) {
 	struct pair *p = (struct pair *)public;
-	pthread_mutex_lock(&big);
+	lock();
 	public->state = TV_QPS_RESET;
-	await_pair(p);
+	await(&p->busy);
 	settle(p);
 	forget(p);
 	pairs[public->qp_num % PAIRS] = NULL;
@@ -87,8 +90,8 @@ int ibv_destroy_qp(struct tv_qp *public) {
 	for (unsigned i = 0; i < p->room; i++)
 		free(p->ring[i].inlined);
 	free(p->ring);
-	free(p);
-	pthread_mutex_unlock(&big);
+	*p = (struct pair){0};
+	unlock();
 	return 0;
 }
 
@@ -140,7 +143,7 @@ static void take(struct pair *p, const struct tv_qp_attr *a) {
 
 int ibv_modify_qp(struct tv_qp *public, struct tv_qp_attr *a, int mask) {
 	struct pair *p = (struct pair *)public;
-	pthread_mutex_lock(&big);
+	lock();
 	int error = transition(p, a, mask);
 	if (!error && knobs.fail_modify > 0 && a->qp_state != TV_QPS_RESET && knobs.fail_modify-- > 0)
 		error = ENOMEM;
@@ -152,7 +155,7 @@ int ibv_modify_qp(struct tv_qp *public, struct tv_qp_attr *a, int mask) {
 		take(p, a);
 		public->state = to;
 		if (to == TV_QPS_RESET || to == TV_QPS_ERR) {
-			await_pair(p);
+			await(&p->busy);
 			settle(p);
 		}
 		if (to == TV_QPS_ERR)
@@ -162,28 +165,29 @@ int ibv_modify_qp(struct tv_qp *public, struct tv_qp_attr *a, int mask) {
 			p->life++;
 		}
 		p->retry = p->due = 0;
-		pthread_cond_broadcast(&changed);
+		p->broken = false;
+		announce_all();
 	}
-	pthread_mutex_unlock(&big);
+	unlock();
 	return error;
 }
 
 int ibv_query_qp(struct tv_qp *public, struct tv_qp_attr *a, int mask, struct tv_qp_init_attr *init) {
 	struct pair *p = (struct pair *)public;
 	(void)mask;
-	pthread_mutex_lock(&big);
+	lock();
 	*a = p->attr;
 	a->qp_state = public->state;
 	memset(init, 0, sizeof *init);
 	init->cap = p->attr.cap;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return 0;
 }
 
 int post(struct tv_qp *public, struct tv_send_wr *wr, struct tv_send_wr **bad) {
 	struct pair *p = (struct pair *)public;
 	int error = 0;
-	pthread_mutex_lock(&big);
+	lock();
 	counts.posts++;
 	for (; wr && !error; wr = wr->next) {
 		if (public->state != TV_QPS_RTS && public->state != TV_QPS_ERR)
@@ -220,8 +224,8 @@ int post(struct tv_qp *public, struct tv_send_wr *wr, struct tv_send_wr **bad) {
 	if (error)
 		*bad = wr;
 	if (!knobs.prompt)
-		pthread_cond_broadcast(&changed);
-	pthread_mutex_unlock(&big);
+		announce();
+	unlock();
 	return error;
 }
 
@@ -263,7 +267,7 @@ void flush(struct pair *p, uint32_t first_status) {
 int poll_queue(struct tv_cq *public, int most, struct tv_completion *out) {
 	struct queue *q = (struct queue *)public;
 	int n = 0;
-	pthread_mutex_lock(&big);
+	lock();
 	for (; n < most && q->count > 0 && !q->lost; n++) {
 		struct ended *e = &q->ring[q->first];
 		q->first = (q->first + 1) % (unsigned)public->cqe;
@@ -274,15 +278,15 @@ int poll_queue(struct tv_cq *public, int most, struct tv_completion *out) {
 	}
 	if (q->lost)
 		n = -EIO;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return n;
 }
 
 int arm_queue(struct tv_cq *public, int solicited) {
 	(void)solicited;
-	pthread_mutex_lock(&big);
+	lock();
 	((struct queue *)public)->armed = true;
 	counts.arms++;
-	pthread_mutex_unlock(&big);
+	unlock();
 	return 0;
 }

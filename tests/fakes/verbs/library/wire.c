@@ -7,11 +7,8 @@
 #include <string.h>
 #include <sys/uio.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { PIECE = 16 << 10 };
-
-pthread_cond_t changed;
 
 double now(void) {
 	struct timespec t;
@@ -30,6 +27,8 @@ static bool leads(const struct tv_device *here, unsigned from, const struct tv_d
 	return false;
 }
 
+static bool works(const struct tv_device *d) { return !d->silent && !d->down && !d->dead; }
+
 static bool reached(struct pair *p, struct pair **peer) {
 	struct pair *to = pair_of(p->attr.dest_qp_num);
 	struct tv_device *here = ((struct context *)p->public.context)->device, *there;
@@ -37,21 +36,26 @@ static bool reached(struct pair *p, struct pair **peer) {
 	if (!to || (to->public.state != TV_QPS_RTR && to->public.state != TV_QPS_RTS) ||
 		to->attr.dest_qp_num != p->public.qp_num || to->attr.rq_psn != p->attr.sq_psn)
 		return false;
-	there = ((struct context *)to->public.context)->device;
-	return leads(here, p->attr.ah_attr.sgid_index, there, p->attr.ah_attr.dgid) && !here->silent && !there->silent && !here->down && !there->down && !here->dead && !there->dead;
+	there = &table->devices[to->seat][to->device];
+	return living(to->seat) && works(here) && works(there) &&
+		leads(here, p->attr.ah_attr.sgid_index, there, p->attr.ah_attr.dgid);
 }
 
-static struct memory *usable(uint32_t key, struct tv_pd *pd, uint64_t at, uint64_t bytes, unsigned access) {
+static struct memory *usable(uint32_t key, const struct pair *by, uint64_t at, uint64_t bytes, unsigned access) {
 	struct memory *m = memory_of(key);
-	if (!m || m->public.pd != pd || (m->access & access) != access || at < m->first ||
+	if (!m || m->seat != by->seat || m->public.pd != by->public.pd || (m->access & access) != access || at < m->first ||
 		at - m->first > m->public.length || bytes > m->public.length - (at - m->first))
 		return NULL;
 	return m;
 }
 
-static bool move(uint64_t to, uint64_t from, uint64_t bytes) { /* survives memory that is gone */
-	struct iovec into = {(void *)(uintptr_t)to, bytes}, out = {(void *)(uintptr_t)from, bytes};
-	return process_vm_readv(getpid(), &into, 1, &out, 1, 0) == (ssize_t)bytes;
+/* move copies between memory of ours and that of a process. It survives memory that is gone, and returns the error. */
+static int move(unsigned of, bool reads, uint64_t here, uint64_t there, uint64_t bytes) {
+	struct iovec ours = {(void *)(uintptr_t)here, bytes}, theirs = {(void *)(uintptr_t)there, bytes};
+	pid_t process = table->process[of];
+	ssize_t moved = reads ? process_vm_readv(process, &ours, 1, &theirs, 1, 0)
+			      : process_vm_writev(process, &ours, 1, &theirs, 1, 0);
+	return moved == (ssize_t)bytes ? 0 : moved < 0 ? errno : EFAULT;
 }
 
 static void place(struct pair *p) {
@@ -59,7 +63,7 @@ static void place(struct pair *p) {
 	p->late = l->next;
 	if (!p->late)
 		p->last = &p->late;
-	move(l->at, (uint64_t)(uintptr_t)l->data, l->bytes);
+	move(seat, false, (uint64_t)(uintptr_t)l->data, l->at, l->bytes);
 	free(l);
 }
 
@@ -71,7 +75,7 @@ void settle(struct pair *p) {
 static bool put_off(struct pair *to, uint64_t at, uint64_t from, uint32_t bytes) {
 	struct landing *l = malloc(sizeof *l + bytes);
 	*l = (struct landing){.at = at, .bytes = bytes, .due = now() + 1e-6 * knobs.late};
-	if (!move((uint64_t)(uintptr_t)l->data, from, bytes)) {
+	if (move(seat, true, (uint64_t)(uintptr_t)l->data, from, bytes)) {
 		free(l);
 		return false;
 	}
@@ -82,7 +86,18 @@ static bool put_off(struct pair *to, uint64_t at, uint64_t from, uint32_t bytes)
 
 static void fail(struct pair *p, uint32_t status) {
 	p->public.state = TV_QPS_ERR;
-	flush(p, status);
+	p->broken = p->seat != seat;
+	if (p->broken)
+		announce_all();
+	else
+		flush(p, status);
+}
+
+/* use notes that the wire of our process moves bytes of these, or does not any more. */
+static void use(struct pair *p, struct pair *peer, struct memory *own, struct memory *other, seats bit) {
+	seats *all[] = {&p->busy, &peer->busy, &other->busy, own ? &own->busy : &other->busy};
+	for (int i = 0; i < 4; i++)
+		*all[i] = (*all[i] & ~(1u << seat)) | bit;
 }
 
 /* step carries out one piece of a pair's first request. */
@@ -92,8 +107,8 @@ static void step(struct pair *p, struct pair *peer) {
 	uint32_t bytes = r->length - r->done < PIECE ? r->length - r->done : PIECE;
 	if (r->length > 0) {
 		unsigned right = reads ? TV_ACCESS_REMOTE_READ : TV_ACCESS_REMOTE_WRITE;
-		struct memory *own = usable(r->lkey, p->public.pd, r->local, r->length, reads ? TV_ACCESS_LOCAL_WRITE : 0);
-		struct memory *other = usable(r->rkey, peer->public.pd, r->remote, r->length, right);
+		struct memory *own = usable(r->lkey, p, r->local, r->length, reads ? TV_ACCESS_LOCAL_WRITE : 0);
+		struct memory *other = usable(r->rkey, peer, r->remote, r->length, right);
 		if (!own && !r->inlined) {
 			fail(p, TV_WC_LOC_PROT_ERR);
 			return;
@@ -106,25 +121,23 @@ static void step(struct pair *p, struct pair *peer) {
 		uint64_t here = r->inlined ? (uint64_t)(uintptr_t)r->inlined + r->done
 					   : (uint64_t)(uintptr_t)own->public.addr + (r->local - own->first) + r->done;
 		uint64_t there = (uint64_t)(uintptr_t)other->public.addr + (r->remote - other->first) + r->done;
-		if (reads)
+		if (reads && peer->seat == seat)
 			settle(peer); /* a READ pushes the WRITEs before it */
-		bool late = !reads && knobs.late; /* a test may turn the knob while the lock is free */
-		p->busy++, peer->busy++, other->busy++;
-		if (own)
-			own->busy++;
-		pthread_mutex_unlock(&big);
-		bool moved = late || (reads ? move(here, there, bytes) : move(there, here, bytes));
-		pthread_mutex_lock(&big);
+		bool late = !reads && knobs.late && peer->seat == seat; /* a test may turn the knob while the lock is free */
+		use(p, peer, own, other, 1u << seat);
+		unlock();
+		int error = late ? 0 : move(peer->seat, reads, here, there, bytes);
+		lock();
 		if (late)
-			moved = put_off(peer, there, here, bytes);
-		p->busy--, peer->busy--, other->busy--;
-		if (own)
-			own->busy--;
-		pthread_cond_broadcast(&changed);
+			error = put_off(peer, there, here, bytes) ? 0 : EFAULT;
+		use(p, peer, own, other, 0);
+		announce();
 		if (p->public.state != TV_QPS_RTS) { /* whoever changed it waits for us, and ends the request */
 			return;
 		}
-		if (!moved) {
+		if (error == ESRCH)
+			return; /* the process ends: nobody acknowledges */
+		if (error) {
 			fail(peer, TV_WC_WR_FLUSH_ERR);
 			fail(p, TV_WC_REM_OP_ERR);
 			return;
@@ -157,6 +170,9 @@ static bool ready(struct pair *p, double at, double *next, struct pair **peer) {
 		settle(p);
 	if (p->late && p->late->due < *next)
 		*next = p->late->due;
+	if (p->broken)
+		flush(p, TV_WC_WR_FLUSH_ERR);
+	p->broken = false;
 	if (p->public.state != TV_QPS_RTS || p->begun == p->posted)
 		return false;
 	if (!reached(p, peer)) {
@@ -180,7 +196,7 @@ static bool ready(struct pair *p, double at, double *next, struct pair **peer) {
 
 static void *wire(void *none) {
 	(void)none;
-	pthread_mutex_lock(&big);
+	lock();
 	for (;;) {
 		double at = now(), next = at + 3600;
 		int moved = 0;
@@ -194,8 +210,7 @@ static void *wire(void *none) {
 		}
 		if (moved)
 			continue;
-		struct timespec until = {(time_t)next, (long)(1e9 * (next - (double)(time_t)next))};
-		pthread_cond_timedwait(&changed, &big, &until);
+		doze(next);
 	}
 	return NULL;
 }
@@ -213,11 +228,10 @@ static void defaults(void) {
 }
 
 static void start(void) {
-	pthread_condattr_t monotonic;
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&changed, &monotonic);
+	sit_down();
+	lock();
 	defaults();
+	unlock();
 	pthread_t thread;
 	pthread_create(&thread, NULL, wire, NULL);
 	pthread_detach(thread);
@@ -266,7 +280,7 @@ static long on_device(const char *what, struct tv_device *d, long value) {
 			if (!p || ((struct context *)p->public.context)->device != d || p->public.state == TV_QPS_RESET)
 				continue;
 			p->public.state = TV_QPS_ERR;
-			await_pair(p);
+			await(&p->busy);
 			if (pairs[i] == p)
 				flush(p, TV_WC_WR_FLUSH_ERR);
 		}
@@ -279,11 +293,11 @@ static long on_device(const char *what, struct tv_device *d, long value) {
 
 static long on_pair(uint32_t number, long status) {
 	struct pair *p = pair_of(number);
-	if (!p)
+	if (!p || p->seat != seat)
 		return -1;
 	bool idle = p->begun == p->posted;
 	p->public.state = TV_QPS_ERR;
-	await_pair(p);
+	await(&p->busy);
 	if (pair_of(number) != p)
 		return 0;
 	flush(p, (uint32_t)status);
@@ -295,7 +309,7 @@ static long on_pair(uint32_t number, long status) {
 /* on_pair_event is news of a pair, which the device goes on to serve. */
 static long on_pair_event(uint32_t number, long type) {
 	struct pair *p = pair_of(number);
-	if (!p)
+	if (!p || p->seat != seat)
 		return -1;
 	notify((struct context *)p->public.context, (uint32_t)type, &p->public, 0);
 	return 0;
@@ -340,7 +354,7 @@ long fake_control(const char *text) {
 	begin();
 	if (sscanf(text, "loop %ld %ld", &value, &result) == 2)
 		return loop(value, result);
-	pthread_mutex_lock(&big);
+	lock();
 	if (sscanf(text, "%31s fake%d %ld", what, &device, &value) == 3 && device >= 0 && device < DEVICES)
 		result = on_device(what, &devices[device], value);
 	else if (sscanf(text, "pair-error %31s %ld", name, &value) == 2)
@@ -354,7 +368,7 @@ long fake_control(const char *text) {
 		result = knob(what, value);
 	else
 		result = -1;
-	pthread_cond_broadcast(&changed);
-	pthread_mutex_unlock(&big);
+	announce_all();
+	unlock();
 	return result;
 }
