@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"cmp"
+
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
@@ -167,16 +169,25 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	}
 }
 
-// blame is attribute for a task. A hop that stays in this engine has ourselves as its peer: an error of it names the
-// peer that the task is for.
+// blame is attribute for a task.
 func (c *Core) blame(err *errs.Error, t *task, r *railState) *errs.Error {
-	if route := t.path(); len(route.Hops) > 1 && route.Across().Link != r.link.id {
-		if l := c.link(route.Across().Link); l != nil {
-			named := *err
-			err = named.WithPeer(l.peer.name, err.Transport, err.Rail)
+	return c.attribute(c.blameLink(err, t, r.link), r)
+}
+
+// blameLink fills in peer and transport of an error of a link, where they have been left out. A hop that stays in this
+// engine has ourselves as its peer: an error of it names the peer that the task is for.
+func (c *Core) blameLink(err *errs.Error, t *task, l *link) *errs.Error {
+	peer, by := cmp.Or(err.Peer, l.peer.name), cmp.Or(err.Transport, c.transportName(l.spec.Transport))
+	if route := t.path(); len(route.Hops) > 1 && route.Across().Link != l.id {
+		if across := c.link(route.Across().Link); across != nil {
+			peer = across.peer.name
 		}
 	}
-	return c.attribute(err, r)
+	if peer == err.Peer && by == err.Transport {
+		return err
+	}
+	named := *err
+	return named.WithPeer(peer, by, err.Rail)
 }
 
 // attribute fills in peer, transport and rail of an error, where the transport has left them out.

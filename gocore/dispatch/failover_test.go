@@ -9,7 +9,9 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 func TestCollateralGoesAgainAtOnceAndCountsNothing(t *testing.T) {
@@ -182,7 +184,8 @@ func TestALinkWithoutRailsIsWaitedForThenFailsWithItsCause(t *testing.T) {
 	require.Equal(t, Pending, r.status(b).State)
 	r.wait(2 * ms)
 	require.Equal(t, Failed, r.status(b).State)
-	require.Same(t, cause, r.status(b).Err)
+	named := *cause
+	require.Equal(t, (&named).WithPeer("10.0.0.1:7000", "rdma", ""), r.status(b).Err)
 	late := r.submit(to(r.core, id), High, kib, clock.Never)
 	r.wait(100 * ms)
 	r.railUp(id, 0, 2, 1<<20)
@@ -257,4 +260,45 @@ func TestAnAbandonedSliceThatArrivesIsNotSentAgain(t *testing.T) {
 	require.Equal(t, Completed, r.status(b).State)
 	r.railUp(id, 0, 2, 1<<20)
 	require.Empty(t, r.step())
+}
+
+// A transport that loses a rail need not name the peer in its cause. The failover names it, as does the failure where
+// there is no other route, and a hop of our own names the peer that the task is for.
+func TestACauseOfALinkNamesThePeer(t *testing.T) {
+	for name, hops := range map[string]int{"across": 1, "a hop of our own": 2} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Options{Failovers: 3, LinkWait: ms, Outage: ms})
+			own := r.core.AddLink(LinkSpec{Peer: 9, PeerName: "ourselves", Info: &transport.Info{}})
+			r.railUp(own, 0, 1, 64*kib)
+			lost, wire, tcp := r.link(1, 0, 1, 64*kib), r.link(1, 2, 1, 64*kib), r.link(1, 1, 1, 64*kib)
+			p := to(r.core, lost, tcp)
+			if hops == 2 {
+				pool, err := r.core.AddStage(StageSpec{Slots: 4, SlotBytes: 64 * kib})
+				require.Nil(t, err)
+				lost = own
+				p.Routes[0].Crossing, p.Routes[0].Hops = 1, []plan.Hop{{Link: own, Op: transport.Write, Remote: pool},
+					{Link: wire, Op: transport.Write, Local: pool}}
+			}
+			moves := r.submit(p, High, 256*kib, clock.Never)
+			alone := r.submit(&plan.Plan{Routes: p.Routes[:1]}, High, 256*kib, clock.Never)
+			r.core.RailDown(lost, railOf(lost, 0, 1), errs.New(errs.CudaError, "copy", "lost").WithScope(errs.ScopeLink,
+				errs.SideLocal), r.now)
+			r.step()
+			require.Positive(t, r.status(moves).Failovers)
+			for _, e := range r.events {
+				if e.Kind == event.Failover {
+					require.Equal(t, []string{"10.0.0.1:7000", "rdma", "10.0.0.1:7000", "rdma"},
+						[]string{e.Peer, e.Transport, e.Err.Peer, e.Err.Transport})
+				}
+			}
+			for range 100 {
+				r.wait(ms)
+				r.drain()
+			}
+			require.Equal(t, Completed, r.status(moves).State)
+			s := r.status(alone)
+			require.Equal(t, Failed, s.State)
+			require.Equal(t, "10.0.0.1:7000", s.Err.Peer)
+		})
+	}
 }

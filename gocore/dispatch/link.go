@@ -175,7 +175,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 	c.gather(l)
 	for _, t := range c.scratch {
 		if t.live() {
-			c.failover(t, errClosed, now)
+			c.failover(t, c.blameLink(errClosed, t, l), now)
 		}
 	}
 	c.timers.Stop(&l.timer)

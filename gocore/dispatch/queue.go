@@ -263,9 +263,9 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 			elsewhere = min(due, t.queued.Add(patience))
 		}
 		switch {
-		case (leave || elsewhere <= now) && c.leaveForBetter(t, l, cause, now):
+		case (leave || elsewhere <= now) && c.leaveForBetter(t, l, c.blameLink(cause, t, l), now):
 		case due <= now:
-			c.endTask(t, Failed, cause, now)
+			c.endTask(t, Failed, c.blameLink(cause, t, l), now)
 		case elsewhere > now:
 			next = min(next, elsewhere)
 		default:
