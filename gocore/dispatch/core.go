@@ -72,6 +72,7 @@ type Core struct {
 	out, spare  *Effects
 	step        uint64
 	scratch     []*task
+	gathering   uint32 // the number of the latest list in scratch, see gather
 	fated       fated
 	overdue     bool    // tasks past their deadline are left for the next step
 	tellers     []*peer // have an event about missed deadlines to come

@@ -302,3 +302,38 @@ func TestACauseOfALinkNamesThePeer(t *testing.T) {
 		})
 	}
 }
+
+// Several pieces of a task wait for a rail that goes. The task moves once for that: a budget that is used up in one
+// moment fails it at the next error.
+func TestARailThatGoesMovesATaskOnce(t *testing.T) {
+	r := newRig(t, Options{Failovers: 3})
+	rdma, tcp, shm := r.link(1, 0, 1, 256*kib), r.link(1, 1, 1, 256*kib), r.link(1, 2, 1, 256*kib)
+	b := r.submit(to(r.core, rdma, tcp, shm), High, 512*kib, clock.Never)
+	require.Len(t, r.out, 4)
+	r.core.RailDown(rdma, railOf(rdma, 0, 1), broken(errs.ScopeRail), r.now)
+	r.step()
+	require.Equal(t, []event.Kind{event.RailDown, event.Failover}, r.kinds())
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+	require.EqualValues(t, 1, r.status(b).Failovers)
+	require.EqualValues(t, 1, r.status(b).Transport)
+}
+
+// The same of a link that is removed just when the other route is back.
+func TestALinkThatIsRemovedMovesATaskOnce(t *testing.T) {
+	r := newRig(t, Options{Failovers: 3, Outage: time.Minute})
+	rdma, tcp := r.link(1, 0, 1, 256*kib), r.link(1, 1, 0, 0)
+	r.core.DropLink(tcp, broken(errs.ScopeLink), r.now)
+	b := r.submit(to(r.core, rdma, tcp), High, 512*kib, clock.Never)
+	require.Len(t, r.out, 4)
+	r.core.RailDown(rdma, railOf(rdma, 0, 1), broken(errs.ScopeRail), r.now)
+	for len(r.out) > 0 {
+		r.finish(0, errs.New(errs.Withdrawn, "test", "withdrawn"))
+	}
+	r.railUp(tcp, 0, 1, 1<<20)
+	r.core.RemoveLink(rdma)
+	r.step()
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+	require.EqualValues(t, 1, r.status(b).Failovers)
+}

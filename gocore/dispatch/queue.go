@@ -190,20 +190,29 @@ func (c *Core) activateRoute(t *task) {
 	}
 }
 
-// gather lists the tasks that wait for a link in c.scratch, some of them more than once.
+// gather lists the tasks that wait for a link in c.scratch.
 func (c *Core) gather(l *link) {
 	c.scratch = c.scratch[:0]
+	c.gathering++
 	for class := range l.queues {
 		q := &l.queues[class]
 		for p := q.pieces.First(); p != nil; p = p.queue.After() {
-			c.scratch = append(c.scratch, p.task)
+			c.list(p.task)
 		}
 		for t := q.tasks.First(); t != nil; t = t.queue.After() {
-			c.scratch = append(c.scratch, t)
+			c.list(t)
 		}
 		for i := range q.urgent {
-			c.scratch = append(c.scratch, q.urgent[i].task)
+			c.list(q.urgent[i].task)
 		}
+	}
+}
+
+// list adds a task to c.scratch, once however many of its pieces wait: it must not be moved or ended twice.
+func (c *Core) list(t *task) {
+	if t.gathered != c.gathering {
+		t.gathered = c.gathering
+		c.scratch = append(c.scratch, t)
 	}
 }
 
@@ -218,7 +227,7 @@ func (c *Core) gatherAll(l *link) {
 			for a := r.flight.First(); a != nil; a = a.flight.After() {
 				for p := a.pieces; p != nil; p = p.sibling {
 					if p.task != nil {
-						c.scratch = append(c.scratch, p.task)
+						c.list(p.task)
 					}
 				}
 			}

@@ -39,6 +39,7 @@ type task struct {
 	queued      clock.Time // when it, or a piece of it, last began to wait for its link
 	progress    clock.Time // last acknowledgement; in ending, when that began
 	index       uint32
+	gathered    uint32      // the number of the latest list that has it, see gather
 	barred      uint64      // rails of a link that have refused its keys, a bit each by index
 	barredOn    plan.LinkID // that link
 	outstanding int32       // pieces that are in slices handed out, replaced ones too
