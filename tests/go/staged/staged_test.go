@@ -178,6 +178,17 @@ func (a *Actor) Peek(_ netbed.Nothing, b *[]byte) (err error) {
 	return err
 }
 
+// Poke fills all bytes of the memory with a pattern.
+func (a *Actor) Poke(seed uint64, _ *netbed.Nothing) error {
+	return a.memory.poke(0, pattern(seed, size+2*band))
+}
+
+// Metrics returns those of the engine.
+func (a *Actor) Metrics(_ netbed.Nothing, m *map[string]float64) error {
+	*m = a.engine.Metrics()
+	return nil
+}
+
 // child is another process with an engine.
 type child struct {
 	*forked.Child
