@@ -97,13 +97,16 @@ func (e *Engine) remap(ctx context.Context, r *region, epoch transport.Epoch, of
 	if err := e.revoke(ctx, r, nil, epoch); err != nil {
 		return err
 	}
+	asked := mem.Region{DMABuf: e.export(r)}
+	defer closeExport(&asked)
+	now := transport.Remapped{Offset: offset, Length: length, DMABuf: asked.DMABuf}
 	for i, p := range e.ports {
 		key := r.key(i)
 		if p.transport == nil || key == 0 {
 			continue
 		}
 		if remapper, is := transport.Find[transport.Remapper](p.transport); is {
-			if err := remapper.Remap(ctx, key, offset, length); err != nil {
+			if err := remapper.Remap(ctx, key, now); err != nil {
 				return errs.From("remap", err)
 			}
 		}

@@ -417,11 +417,11 @@ type (
 	// Remapper is a transport that holds pages of registered memory: a NIC has pinned them, or peers map them. The
 	// others reach memory by its address, and see pages that change by themselves.
 	Remapper interface {
-		// Remap says that other pages, or none, are behind [offset, offset+length) of a region from now on; the key
-		// stays. The engine has fenced the region. When it returns, no slice reaches the old pages. Slices that need
-		// bytes without pages fail, as AddressNotRegistered, and no others do. Peers that hold a descriptor of before
-		// get the new one by Host.Describe; their slices by the old one are refused as errs.Replaced.
-		Remap(ctx context.Context, key LocalKey, offset, length uint64) error
+		// Remap says that other pages, or none, are behind a range of a region from now on; the key stays. The engine
+		// has fenced the region. When it returns, no slice reaches the old pages. Slices that need bytes without pages
+		// fail, as AddressNotRegistered, and no others do. Peers that hold a descriptor of before get the new one by
+		// Host.Describe; their slices by the old one are refused as errs.Replaced.
+		Remap(ctx context.Context, key LocalKey, now Remapped) error
 	}
 
 	// Unsharing is a transport that takes some regions for its own end of transfers alone.

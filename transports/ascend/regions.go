@@ -174,7 +174,7 @@ func leave(engine *hixl.Engine, e *entryOf) *errs.Error {
 
 // Remap implements transport.Remapper: HIXL has pinned the pages of before. The descriptor stays, for links are made
 // anew, and reach the new pages.
-func (t *ascend) Remap(ctx context.Context, key transport.LocalKey, _, _ uint64) error {
+func (t *ascend) Remap(ctx context.Context, key transport.LocalKey, _ transport.Remapped) error {
 	r := t.regions.Lookup(key)
 	if r == nil {
 		return kit.NoRegion("ascend.remap", key)

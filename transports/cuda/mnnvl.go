@@ -212,7 +212,7 @@ func (t *mnnvl) Revoke(ctx context.Context, key transport.LocalKey, peer *transp
 
 // Remap implements transport.Remapper: guests have mapped the chunks of before. The region gets another name, under
 // which they ask for the new ones.
-func (t *mnnvl) Remap(ctx context.Context, key transport.LocalKey, _, _ uint64) error {
+func (t *mnnvl) Remap(ctx context.Context, key transport.LocalKey, _ transport.Remapped) error {
 	r := t.regions.Lookup(key)
 	if r == nil {
 		return kit.NoRegion("mnnvl.remap", key)

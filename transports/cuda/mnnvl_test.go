@@ -176,7 +176,7 @@ func TestExchangedChunksAreUnmappedOnOtherHosts(t *testing.T) {
 		require.Equal(t, at, gpu.Chunks(1, chunks, fake.Fabric), "the same addresses")
 		require.NoError(t, gpu.Poke(at, bytes.Repeat([]byte{7}, size)))
 		require.EqualValues(t, 2*chunks, gpu.Stats().Files, "the old ones are mapped, too")
-		require.NoError(t, owner.Remap(t.Context(), key, 0, size))
+		require.NoError(t, owner.Remap(t.Context(), key, transport.Remapped{Length: size}))
 		require.EqualValues(t, chunks, gpu.Stats().Files, "the old ones are still mapped")
 		require.Equal(t, errs.Replaced, write(old, 2))
 		require.EqualValues(t, 7, there())

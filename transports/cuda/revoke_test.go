@@ -127,7 +127,7 @@ func TestExchangedChunksAreReachedUnderAnotherName(t *testing.T) {
 		require.NoError(t, gpu.FreeChunks(at, chunks))
 		require.Equal(t, at, gpu.Chunks(1, chunks, fake.PosixFd), "the same addresses")
 		require.NoError(t, gpu.Poke(at, bytes.Repeat([]byte{7}, size)))
-		require.NoError(t, owner.Remap(t.Context(), key, 0, size))
+		require.NoError(t, owner.Remap(t.Context(), key, transport.Remapped{Length: size}))
 		require.Equal(t, errs.Replaced, errs.CodeOf(write(old, 2)))
 		require.EqualValues(t, 7, there())
 		_, err = near.Transport.Import(link.Link, before)
@@ -154,7 +154,7 @@ func TestAFenceHoldsAfterARemap(t *testing.T) {
 		target := far.Register(t, 4096, mem.GlobalReadWrite)
 		before := link.Epoch()
 		target.Fence(t, &near.Peer)
-		require.NoError(t, owner.Remap(t.Context(), target.Key, 0, 4096))
+		require.NoError(t, owner.Remap(t.Context(), target.Key, transport.Remapped{Length: 4096}))
 		fresh, err := near.Transport.Import(link.Link,
 			descriptor(*owner.regions.Lookup(target.Key).name.Load(), owner.self.ID, 1))
 		require.NoError(t, err)

@@ -165,7 +165,7 @@ func (t *nvlink) Revoke(ctx context.Context, key transport.LocalKey, peer *trans
 
 // Remap implements transport.Remapper: peers of other processes have mapped the chunks of before. The region gets
 // another name, under which they ask for the new ones; by the old name nothing moves any more.
-func (t *nvlink) Remap(ctx context.Context, key transport.LocalKey, _, _ uint64) error {
+func (t *nvlink) Remap(ctx context.Context, key transport.LocalKey, _ transport.Remapped) error {
 	r := t.regions.Lookup(key)
 	if r == nil {
 		return kit.NoRegion("nvlink.remap", key)

@@ -181,15 +181,19 @@ func (p *port) Free(r mem.Region) error {
 	return nil
 }
 
-// Remap implements transport.Remapper.
-func (p *port) Remap(ctx context.Context, key transport.LocalKey, offset, length uint64) error {
+// Remap implements transport.Remapper. The interface of plug-ins passes no dma-buf with it.
+func (p *port) Remap(ctx context.Context, key transport.LocalKey, now transport.Remapped) error {
+	if now.DMABuf != nil {
+		return errs.New(errs.NotHere, p.op("remap"), "a plug-in hears of no dma-buf but that of the registration").
+			WithHint("close the region, and register its memory again")
+	}
 	if !p.enter() {
 		return kit.Closed(p.op("remap"))
 	}
 	defer p.leave()
 	var e C.tent_error
-	if r := C.tp_remap(p.api, p.t, C.uint64_t(key), C.uint64_t(offset), C.uint64_t(length), limitOf(ctx),
-		&e); r != 0 {
+	if r := C.tp_remap(p.api, p.t, C.uint64_t(key), C.uint64_t(now.Offset), C.uint64_t(now.Length),
+		limitOf(ctx), &e); r != 0 {
 		return p.failed("remap", r, &e)
 	}
 	return nil

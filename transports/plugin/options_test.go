@@ -66,7 +66,7 @@ func TestAnswersOfOptionalFunctionsAreChecked(t *testing.T) {
 			return a.Free(got)
 		}},
 		{"remaps", "failed with -5 and gave no reason", func(tr transport.Transport) error {
-			return must[transport.Remapper](t, tr).Remap(t.Context(), 1, 0, 4096)
+			return must[transport.Remapper](t, tr).Remap(t.Context(), 1, transport.Remapped{Length: 4096})
 		}},
 		{"match-many", "match ranks 65 rails, and 64 are the limit", match},
 		{"match-silent", "failed with 1048576 and gave no reason", match},

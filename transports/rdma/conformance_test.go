@@ -61,7 +61,7 @@ const partial = 54_321
 func replace(t *testing.T, tr *Transport, key transport.LocalKey, serve bool) {
 	r := tr.regions.Lookup(key)
 	if !serve {
-		require.NoError(t, tr.Remap(t.Context(), key, 0, r.Size))
+		require.NoError(t, tr.Remap(t.Context(), key, transport.Remapped{Length: r.Size}))
 		return
 	}
 	k := *r.keys.Load()

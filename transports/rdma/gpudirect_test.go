@@ -162,3 +162,31 @@ func TestAPairComesBackAfterItsPause(t *testing.T) {
 		now = now.Add(pause)
 	}
 }
+
+// Memory of a device that was exchanged is in another dma-buf. A NIC that does not take it leaves the region as it was,
+// and the error says so.
+func TestExchangedMemoryIsRegisteredByItsNewBuffer(t *testing.T) {
+	d, fresh := newOnDevices(t, nil), newBuffer(t)
+	fresh.fill(5)
+	key, descriptor, err := d.b.Transport.Register(t.Context(), d.there.region())
+	require.NoError(t, err)
+	d.remote, err = d.a.Transport.Import(d.c.Link, descriptor)
+	require.NoError(t, err)
+	now := transport.Remapped{Length: bufferSize, DMABuf: &mem.DMABuf{Fd: fresh.fd, Offset: bufferBand}}
+	owner := d.b.Transport.(*Transport)
+	before := owner.regions.Lookup(key).DMABuf
+	d.f.Control(t, "register %d", 2*len(owner.nics()))
+	require.ErrorContains(t, owner.Remap(t.Context(), key, now), "no device takes the memory")
+	d.f.Control(t, "register 0")
+	require.Same(t, before, owner.regions.Lookup(key).DMABuf, "a NIC that comes later would register other pages")
+	d.c.Must(t, d.slice(t, transport.Write, 4096))
+	d.there.holds(t, 1, 512, 4096, 2)
+
+	require.NoError(t, owner.Remap(t.Context(), key, now))
+	d.remote, err = d.a.Transport.Import(d.c.Link, owner.describe(owner.regions.Lookup(key)))
+	require.NoError(t, err)
+	d.c.Must(t, d.slice(t, transport.Write, 8192))
+	fresh.holds(t, 1, 512, 8192, 5)
+	d.there.holds(t, 1, 512, 4096, 2)
+	require.NoError(t, owner.Deregister(t.Context(), key))
+}

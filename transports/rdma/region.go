@@ -124,9 +124,14 @@ func (r *region) keepBuffer() error {
 func (r *region) closeBuffer() {
 	r.pinning.Lock()
 	defer r.pinning.Unlock()
-	if r.over = true; r.DMABuf != nil {
-		_ = unix.Close(r.DMABuf.Fd)
-		r.DMABuf = nil
+	r.over = true
+	closeDMABuf(r.DMABuf)
+	r.DMABuf = nil
+}
+
+func closeDMABuf(b *mem.DMABuf) {
+	if b != nil {
+		_ = unix.Close(b.Fd)
 	}
 }
 
@@ -357,8 +362,9 @@ func decode(d transport.Descriptor, owner transport.ID) (*remote, *errs.Error) {
 	return m, nil
 }
 
-// Remap implements transport.Remapper: the pages that are there now are registered, and peers get the new keys.
-func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, _, _ uint64) error {
+// Remap implements transport.Remapper: the pages that are there now are registered, and peers get the new keys. Those
+// of a device are in another dma-buf: the one of before keeps its pages alive, whatever came to their address.
+func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, now transport.Remapped) error {
 	if !t.enter() {
 		return kit.Closed("rdma.remap")
 	}
@@ -373,7 +379,7 @@ func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, _, _ uint
 		return kit.NoRegion("rdma.remap", key)
 	}
 	old := r.keys.Load()
-	k, err := t.pin(ctx, r, old.version+1)
+	k, err := t.pinExchanged(ctx, r, now.DMABuf, old.version+1)
 	if err != nil {
 		return err
 	}
@@ -391,4 +397,20 @@ func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, _, _ uint
 	old.close(false)
 	t.host.Describe(key, t.describe(r))
 	return nil
+}
+
+// pinExchanged registers the pages that are in a dma-buf now. After an error the region is as it was.
+func (t *Transport) pinExchanged(ctx context.Context, r *region, now *mem.DMABuf, version uint32) (*keys, error) {
+	was := r.DMABuf
+	r.DMABuf = now
+	if err := r.keepBuffer(); err != nil {
+		r.DMABuf = was
+		return nil, err
+	}
+	k, err := t.pin(ctx, r, version)
+	if err != nil {
+		r.DMABuf, was = was, r.DMABuf
+	}
+	closeDMABuf(was)
+	return k, err
 }

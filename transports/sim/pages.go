@@ -79,7 +79,7 @@ func (r *region) letGo() {
 }
 
 // Remap implements transport.Remapper. Peers get a new descriptor, since a NIC has a new key for new pages.
-func (t *Transport) Remap(_ context.Context, key transport.LocalKey, offset, length uint64) error {
+func (t *Transport) Remap(_ context.Context, key transport.LocalKey, now transport.Remapped) error {
 	t.network.mu.Lock()
 	defer t.network.leave()
 	r := t.regions.Lookup(key)
@@ -92,6 +92,6 @@ func (t *Transport) Remap(_ context.Context, key transport.LocalKey, offset, len
 	r.version++
 	r.oldest = r.version
 	t.replaced(r)
-	_, err := r.look(r.pages(offset, length))
+	_, err := r.look(r.pages(now.Offset, now.Length))
 	return err
 }

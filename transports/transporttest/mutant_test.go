@@ -232,11 +232,11 @@ func (m *mutant) putOff(f func()) {
 }
 
 // Remap is the inner transport's, which holds pages.
-func (m *mutant) Remap(ctx context.Context, key transport.LocalKey, offset, length uint64) error {
+func (m *mutant) Remap(ctx context.Context, key transport.LocalKey, now transport.Remapped) error {
 	if m.name == "keeps the old pages" {
 		return nil
 	}
-	return m.Transport.(transport.Remapper).Remap(ctx, key, offset, length)
+	return m.Transport.(transport.Remapper).Remap(ctx, key, now)
 }
 
 func (m *mutant) Submit(list []*transport.Slice) int {

@@ -61,7 +61,8 @@ func (c *changing) remap(t *testing.T, conn *Conn, from, upTo int) *Remote {
 	if r, is := transport.Find[transport.Remapper](c.Node.Transport); is {
 		begin := max(from*c.page-band, 0) // the region begins behind the band, in the first page
 		end := min(upTo*c.page-band, int(c.Size))
-		require.NoError(t, r.Remap(t.Context(), c.Key, uint64(begin), uint64(end-begin)))
+		require.NoError(t, r.Remap(t.Context(), c.Key,
+			transport.Remapped{Offset: uint64(begin), Length: uint64(end - begin)}))
 	}
 	c.Update()
 	return conn.Import(t, c.Operand)
