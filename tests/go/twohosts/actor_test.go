@@ -26,6 +26,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	fakenvml "github.com/tent-engine/tent/tests/fakes/nvml"
+	verbs "github.com/tent-engine/tent/tests/fakes/verbs"
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/cuda/driver"
@@ -44,7 +45,9 @@ func TestMain(m *testing.M) {
 	if forked.RunChild(new(Actor)) {
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	verbs.Remove()
+	os.Exit(code)
 }
 
 // address is that of all engines: two machines never meet at one of loopback.
@@ -275,13 +278,13 @@ func open(t *testing.T, e *engine.Engine, c *child) engine.SegmentID {
 	return at
 }
 
-// inDomain carries a test out in a process of a host in the domain.
-func inDomain(t *testing.T, s fake.Settings, test func(t *testing.T, gpu *fake.Loaded)) {
+// inDomain carries a test out in a process of a host in the domain, with more of an environment.
+func inDomain(t *testing.T, s fake.Settings, test func(t *testing.T, gpu *fake.Loaded), environment ...string) {
 	if s == nil {
 		s = fake.Settings{}
 	}
 	s["IMEX"] = "1"
-	more := []string{fakenvml.Env + "=" + fakenvml.Library(t)}
+	more := append(environment, fakenvml.Env+"="+fakenvml.Library(t))
 	if os.Getenv(keyFile) == "" { // we are not the child
 		t.Logf("settings %v", s)
 		if err := netbed.EnterAlone(address); errors.Is(err, netbed.ErrUnavailable) {
