@@ -363,7 +363,7 @@ func decode(d transport.Descriptor, owner transport.ID) (*remote, *errs.Error) {
 }
 
 // Remap implements transport.Remapper: the pages that are there now are registered, and peers get the new keys. Those
-// of a device are in another dma-buf: the one of before keeps its pages alive, whatever came to their address.
+// of a device are in another dma-buf: the one of before keeps the old pages alive.
 func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, now transport.Remapped) error {
 	if !t.enter() {
 		return kit.Closed("rdma.remap")

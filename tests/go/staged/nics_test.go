@@ -40,7 +40,7 @@ type nicPair struct {
 // dma-buf where direct is true, and else memory of the host alone.
 func byNICs(direct bool) map[string]any {
 	return map[string]any{"transports/nvlink/trust": "same-uid", "transports/tcp/enable": false,
-		"transports/rdma/num_lanes": 2, "transports/rdma/disable_gpu_direct_rdma": !direct}
+		"transports/rdma/num_lanes": 3, "transports/rdma/disable_gpu_direct_rdma": !direct}
 }
 
 // withNICs carries a test out with memory of devices by their ordinals, -1 for the host.
@@ -208,4 +208,89 @@ func TestTransfersFailOverToRDMAAndBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Transfers leave a lost NVLink while their region's owner fences it. Late copies by NVLink, slices of NICs and orders
+// to the peer are all kept away by that: the owner's bytes stay.
+func TestAFenceHoldsTransfersThatFailOver(t *testing.T) {
+	for name, direct := range map[string]bool{"direct": true, "staged": false} {
+		t.Run(name, func(t *testing.T) {
+			withNICs(t, direct, 0, 1, func(p *nicPair) {
+				mine, there, fenced := pattern(2, size+2*band), pattern(9, size+2*band), 0
+				require.NoError(p, p.mine.poke(0, mine))
+				for round := range 4 {
+					p.nics.Control(p, "delay 2000") // µs for each request
+					p.gpu.Hold(true)
+					var begun []dispatch.BatchID
+					for range 6 {
+						id, err := p.here.Move(request(transport.Write, p.mine, p.to, 0, size))
+						require.NoError(p, err)
+						begun = append(begun, id)
+					}
+					require.NoError(p, p.faults.Apply("transport=nvlink peer="+p.far.address+" down"))
+					p.gpu.Hold(round%2 == 0) // the copies of NVLink may be out before the fence, or behind its begin
+					fence := p.far.Begin("Actor.Fence", netbed.Nothing{}, &netbed.Nothing{})
+					p.gpu.Hold(false)
+					require.NoError(p, p.far.End(fence))
+					p.far.do("Poke", uint64(9), &netbed.Nothing{})
+					for _, id := range begun {
+						s := finish(p.T, p.here, id)
+						if s.State != dispatch.Completed {
+							fenced++
+							require.ErrorContains(p, s.Err, "was fenced by its owner")
+						}
+					}
+					require.Equal(p, there, p.far.bytes(), "written after the fence")
+					p.nics.Control(p, "delay 0")
+					s := moved(p.T, p.here, request(transport.Write, p.mine, p.to, 0, size))
+					require.Equal(p, dispatch.Completed, s.State, "begun after the fence: %v", s.Err)
+					require.Equal(p, mine[band:band+size], p.far.bytes()[band:band+size])
+					require.NoError(p, p.faults.Apply("heal"))
+					p.await("nvlink")
+				}
+				require.Positive(p, fenced, "every transfer was over before its fence")
+			})
+		})
+	}
+}
+
+// Transfers that leave NVLink together keep their classes: NICs carry the urgent one first.
+func TestTransfersThatFailOverKeepTheirClass(t *testing.T) {
+	withNICs(t, true, 0, 1, func(p *nicPair) {
+		p.nics.Control(p, "delay 2000") // µs for each request
+		begin := func(class uint8, length uint64) dispatch.BatchID {
+			r := request(transport.Write, p.mine, p.to, 0, length)
+			r.Class = class
+			id, err := p.here.Move(r)
+			require.NoError(p, err)
+			return id
+		}
+		p.gpu.Hold(true)
+		var bulk []dispatch.BatchID
+		for range 6 {
+			bulk = append(bulk, begin(dispatch.Low, size))
+		}
+		urgent := begin(dispatch.High, 4096)
+		p.gpu.Inject("copy", 1, 220, true)
+		p.gpu.Hold(false)
+		s := finish(p.T, p.here, urgent)
+		require.Equal(p, dispatch.Completed, s.State, "%v", s.Err)
+		require.EqualValues(p, 1, s.Failovers)
+		late := 0
+		for _, id := range bulk {
+			now, err := p.here.Summary(id)
+			require.NoError(p, err)
+			if !now.State.Terminal() {
+				late++
+			}
+		}
+		require.GreaterOrEqual(p, late, len(bulk)-1, "they were carried before the urgent one")
+		p.nics.Control(p, "delay 0")
+		for _, id := range bulk {
+			s := finish(p.T, p.here, id)
+			require.Equal(p, dispatch.Completed, s.State, "%v", s.Err)
+			require.EqualValues(p, 1, s.Failovers)
+		}
+		p.again()
+	})
 }

@@ -117,8 +117,8 @@ func (p *nicPair) failedOver(to string) (n int) {
 
 func nothing() {}
 
-// Where NVLink between the hosts fails under a transfer, its bytes go by NICs, between the devices or between memory of
-// the hosts, and by NVLink when it is back.
+// NVLink between the hosts fails under a transfer. Its bytes go by NICs, between the devices or between memory of the
+// hosts, and by NVLink when it is back.
 func TestTransfersFailOverToRDMAAndBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		direct bool
@@ -148,8 +148,8 @@ func TestTransfersFailOverToRDMAAndBack(t *testing.T) {
 	}
 }
 
-// Without its IMEX channel a process opens no handle: memory that it has not mapped goes by NICs, and by NVLink when the
-// channel is back.
+// Without its IMEX channel a process opens no handle. Memory that it has not mapped goes by NICs, and by NVLink when
+// the channel is back.
 func TestALostChannelOfIMEXLeavesRDMA(t *testing.T) {
 	withNICs(t, true, func(p *nicPair) {
 		p.write(nothing)
@@ -160,7 +160,8 @@ func TestALostChannelOfIMEXLeavesRDMA(t *testing.T) {
 			require.Zero(p, p.write(nothing).Failovers)
 			made := p.explained()
 			require.Equal(p, c.by, made.Taken)
-			require.Equal(p, c.by == "rdma", strings.Contains(fmt.Sprint(made.Rejected), "CUDA_ERROR_NOT_PERMITTED, 800"))
+			refused := strings.Contains(fmt.Sprint(made.Rejected), "CUDA_ERROR_NOT_PERMITTED, 800")
+			require.Equal(p, c.by == "rdma", refused, "%+v", made.Rejected)
 		}
 	})
 }
