@@ -78,7 +78,8 @@
 //
 // An error that stays ends one device (package driver): slices with memory of that device fail, those of others go on.
 // Each link reports the loss once, by RailDown, and its rail comes back for the others (lost.go). Requests then take
-// another route, where they have one: the peer's own device may copy, through memory of the host.
+// another route, where they have one: NICs reach memory of a lost device by its dma-buf, and the peer's own device may
+// copy, through memory of the host.
 // Memory that its owner has freed is an error of the driver's, and fails its slice.
 //
 // # Costs
