@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,12 +14,6 @@ import (
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	fake.Remove()
-	os.Exit(code)
-}
 
 // pinned is the reason for the rules about memory that its user takes away.
 const pinned = "a NIC has pinned the pages, and goes on to reach them"

@@ -1,5 +1,5 @@
-// Package verbs is a libibverbs.so.1 without hardware, for tests: the library folder holds it in C, and Build compiles
-// it. Transports load it through the same shim as the real one, in the same process or in several.
+// Package verbs is a libibverbs.so.1 without hardware, for tests: the library folder holds it in C, and Open compiles
+// it. An earlier build is used again while the sources are the same. Transports load it through the same shim as the real one, in the same process or in several.
 //
 // It moves bytes between queue pairs, and is as strict as a NIC: states, paths, keys, rights, domains, the room of send
 // and completion queues. They are those of one process, or of all processes that Environment joins: a process that is
@@ -22,10 +22,13 @@ static long call(void *control, const char *text) { return ((long (*)(const char
 import "C"
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"unsafe"
@@ -48,8 +51,8 @@ var built struct {
 	err  error
 }
 
-// Open compiles the library, once for a process, and loads it. Its knobs are as they were at the start when the test
-// ends. A library that cannot be compiled fails the test: cgo, which this package needs, has a compiler.
+// Open compiles the library and loads it. Its knobs are as they were at the start when the test ends. A library that
+// cannot be compiled fails the test: cgo, which this package needs, has a compiler.
 func Open(t testing.TB) *Fake {
 	t.Helper()
 	compile(t)
@@ -83,9 +86,7 @@ func load(t testing.TB, file string) *Fake {
 
 func compile(t testing.TB) {
 	t.Helper()
-	built.Do(func() {
-		built.path, built.err = Build(filepath.Join(os.TempDir(), fmt.Sprint("tent-fake-verbs-", os.Getpid())))
-	})
+	built.Do(func() { built.path, built.err = build() })
 	if built.err != nil {
 		t.Fatalf("the fake libibverbs cannot be compiled: %v", built.err)
 	}
@@ -103,27 +104,45 @@ func Environment(t testing.TB) []string {
 	return []string{"LD_LIBRARY_PATH=" + filepath.Dir(built.path), tableName + "=" + table}
 }
 
-// Build compiles the library into a folder and returns its path.
-func Build(folder string) (string, error) {
+// build compiles the library, or finds an earlier one of the same sources in build/fakes, and returns its path.
+func build() (string, error) {
 	root, err := repository()
 	if err != nil {
 		return "", err
 	}
-	source := filepath.Join(root, "tests", "fakes", "verbs", "library")
+	source, abi := filepath.Join(root, "tests/fakes/verbs/library"), filepath.Join(root, "transports/rdma/verbs")
+	args := []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-Wl,-soname," + soname,
+		"-I" + abi}
 	files, err := filepath.Glob(filepath.Join(source, "*.c"))
 	if err != nil || len(files) == 0 {
 		return "", fmt.Errorf("no source in %s", source)
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	hash := sha256.New()
+	fmt.Fprint(hash, args)
+	for _, name := range append(slices.Clone(files), filepath.Join(source, "fake.h"), filepath.Join(abi, "abi.h")) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		_, _ = hash.Write(text)
+	}
+	folder := filepath.Join(root, "build/fakes", "verbs-"+hex.EncodeToString(hash.Sum(nil)[:8]))
+	path := filepath.Join(folder, soname)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	fresh := fmt.Sprintf("%s.%d", folder, os.Getpid()) // another process may build it now, too
+	if err := os.MkdirAll(fresh, 0o755); err != nil {
 		return "", err
 	}
-	path := filepath.Join(folder, soname)
-	abi := filepath.Join(root, "transports", "rdma", "verbs")
-	args := append([]string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-		"-Wl,-soname," + soname, "-I" + abi, "-o", path}, files...)
-	out, err := exec.Command("gcc", append(args, "-lpthread")...).CombinedOutput()
-	if err != nil {
+	defer func() { _ = os.RemoveAll(fresh) }()
+	args = append(append(args, "-o", filepath.Join(fresh, soname)), append(files, "-lpthread")...)
+	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("gcc: %w: %s", err, out)
+	}
+	if err := os.Rename(fresh, folder); err != nil {
+		_, err = os.Stat(path) // the other one was first
+		return path, err
 	}
 	return path, nil
 }
@@ -150,11 +169,4 @@ func (f *Fake) Control(t testing.TB, format string, args ...any) int {
 		t.Fatalf("the fake libibverbs has no knob %q", text)
 	}
 	return result
-}
-
-// Remove deletes the compiled library; for a package's TestMain.
-func Remove() {
-	if built.path != "" {
-		_ = os.RemoveAll(filepath.Dir(built.path))
-	}
 }

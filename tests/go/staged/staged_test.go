@@ -27,7 +27,6 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/fakes/ascend"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
-	verbs "github.com/tent-engine/tent/tests/fakes/verbs"
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/all"
@@ -45,9 +44,7 @@ func TestMain(m *testing.M) {
 	if forked.RunChild(new(Actor)) {
 		return
 	}
-	code := m.Run()
-	verbs.Remove()
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
 // settings are those of every engine here: pieces are small and slots few, so that transfers wait for slots.

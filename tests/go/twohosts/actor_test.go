@@ -26,7 +26,6 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	fakenvml "github.com/tent-engine/tent/tests/fakes/nvml"
-	verbs "github.com/tent-engine/tent/tests/fakes/verbs"
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/cuda/driver"
@@ -45,9 +44,7 @@ func TestMain(m *testing.M) {
 	if forked.RunChild(new(Actor)) {
 		return
 	}
-	code := m.Run()
-	verbs.Remove()
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
 // address is that of all engines: two machines never meet at one of loopback.

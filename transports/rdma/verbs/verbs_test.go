@@ -24,9 +24,7 @@ func TestMain(m *testing.M) {
 	if forked.RunChild(new(Side)) {
 		return
 	}
-	code := m.Run()
-	fake.Remove()
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
 func missing(t *testing.T, err error) *verbs.Missing {
