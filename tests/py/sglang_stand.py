@@ -71,21 +71,27 @@ class Arrived:
 class NixlServer:
     """Either side over NIXL's agent."""
 
+    kind = "DRAM"  # of the pages
+
     def __init__(self, pool: Pool, options: dict[str, Any] | None = None) -> None:
-        mode = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
         self.pool = pool
-        self.agent = nixl_agent(str(uuid.uuid4()), nixl_agent_config(backends=[], sync_mode=mode), options=options)
+        self.agent = self.made(options)
         if "UCX" not in self.agent.get_plugin_list():
             raise RuntimeError("the backend is not there")
         creating = threading.Thread(target=self.agent.create_backend, args=("UCX", {"num_threads": "8"}))
         creating.start()
         creating.join(10)
         size = pool.pages * pool.page_bytes
-        self.kv_descs = self.agent.register_memory([(at, size, 0, "") for at in pool.kv_at], "DRAM")
+        self.kv_descs = self.agent.register_memory([(at, size, 0, "") for at in pool.kv_at], self.kind)
         self.aux_descs = self.agent.register_memory([(pool.aux_at, pool.aux.size, 0, "")], "DRAM")
         if not self.kv_descs or not self.aux_descs:
             raise RuntimeError("registration has failed")
         self.rooms: dict[int, Arrived] = defaultdict(Arrived)
+
+    def made(self, options: dict[str, Any] | None) -> Any:
+        """The agent."""
+        mode = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+        return nixl_agent(str(uuid.uuid4()), nixl_agent_config(backends=[], sync_mode=mode), options=options)
 
     def strided(self) -> Any:
         """All pages of all buffers: address, length, device, stride, count."""
@@ -114,8 +120,8 @@ class NixlPrefill(NixlServer):
         """Meets a decode server, and prepares the lists of both sides."""
         name = self.agent.add_remote_agent(metadata).decode()
         self.peer_pool = pool
-        self.local = self.agent.prep_xfer_dlist("", self.strided(), "DRAM")
-        self.remote = self.agent.prep_xfer_dlist(name, strided, "DRAM")
+        self.local = self.agent.prep_xfer_dlist("", self.strided(), self.kind)
+        self.remote = self.agent.prep_xfer_dlist(name, strided, self.kind)
         return name
 
     def send_prepared(self, peer: str, src: Any, dst: Any, notif: str) -> Any:
@@ -134,7 +140,7 @@ class NixlPrefill(NixlServer):
             for i, j, n in groups(src, dst):
                 here.append((mine + i * page, n * page, 0))
                 there.append((theirs + j * page, n * page, 0))
-        return self._combined(peer, here, there, notif)
+        return self._combined(peer, here, there, notif, self.kind)
 
     def send_heads(self, peer: str, src: Any, dst: Any, notif: str, tokens: int, heads: slice) -> Any:
         """A part of each token's heads, as between servers of different tensor parallelism."""
@@ -145,15 +151,15 @@ class NixlPrefill(NixlServer):
                     at = token * (page // tokens) + heads.start
                     here.append((mine + i * page + at, heads.stop - heads.start, 0))
                     there.append((theirs + j * page + at, heads.stop - heads.start, 0))
-        return self._combined(peer, here, there, notif)
+        return self._combined(peer, here, there, notif, self.kind)
 
     def send_aux(self, peer: str, here: int, there: int, notif: str) -> Any:
         """The aux slot of a room."""
         mine = [(self.pool.aux_at + here * AUX, AUX, 0)]
         return self._combined(peer, mine, [(self.peer_pool.aux_at + there * AUX, AUX, 0)], notif)
 
-    def _combined(self, peer: str, here: list[Any], there: list[Any], notif: str) -> Any:
-        lists = self.agent.get_xfer_descs(here, "DRAM"), self.agent.get_xfer_descs(there, "DRAM")
+    def _combined(self, peer: str, here: list[Any], there: list[Any], notif: str, kind: str = "DRAM") -> Any:
+        lists = self.agent.get_xfer_descs(here, kind), self.agent.get_xfer_descs(there, kind)
         return self._begun(self.agent.initialize_xfer("WRITE", *lists, peer, notif.encode("ascii")))
 
     def _begun(self, handle: Any) -> Any:

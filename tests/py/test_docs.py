@@ -20,7 +20,7 @@ RUNNABLE = [page for page in PAGES if program(page)]
 TESTS = [(page, block) for page in PAGES for block in blocks(page) if block.title.startswith("test_")]
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 # Programs that pages may name.
-ELSEWHERE = {"docker", "kubectl", "ip", "ss", "sysctl", "pip", "go", "curl", "gcc", "g++", "vllm"}
+ELSEWHERE = {"docker", "kubectl", "ip", "ss", "sysctl", "pip", "go", "curl", "gcc", "g++", "vllm", "sglang"}
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
