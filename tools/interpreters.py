@@ -117,6 +117,7 @@ CLIENT_STACKS = (
     "nixl==1.5.1",
     "nixl-cu13==1.5.1",
     "mooncake-transfer-engine-non-cuda==0.3.13.post1",
+    "sglang==0.5.23",  # its classes of disaggregation; its engine needs kernels of a GPU
 )
 
 

@@ -1,0 +1,168 @@
+"""SGLang's disaggregation over tent: its own manager, senders, receivers and bootstrap server, in two processes that
+move pages between pools of host memory. By the backend "tent", and by SGLang's own with tent in the place of NIXL and
+of Mooncake. The same once more over the real engines, so that a difference is ours.
+
+It needs sglang; `make test-clients` has its wheel. No model runs: its engine on CPUs needs kernels that PyPI lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from channel import why_missing
+from ports import free_ports
+
+pytestmark = pytest.mark.timeout(480)
+
+ROLE = Path(__file__).with_name("sglang_role.py")
+PAGES, SLOTS = 256, 16  # of a server
+MANAGERS = {"tent": "TentKVManager", "nixl": "NixlKVManager", "mooncake": "MooncakeKVManager"}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A transfer backend of SGLang, and the module behind it."""
+
+    name: str
+    stands_for: str = ""  # the module that tent stands for
+    needs: str = ""  # the module that must be there
+
+
+BACKENDS = {
+    "tent": Backend("tent"),
+    "tent-as-nixl": Backend("nixl", stands_for="nixl"),
+    "tent-as-mooncake": Backend("mooncake", stands_for="mooncake"),
+    "nixl": Backend("nixl", needs="nixl"),
+    "mooncake": Backend("mooncake", needs="mooncake.engine"),
+}
+
+
+class Side:
+    """One server."""
+
+    def __init__(self, role: str, backend: Backend, port: int, seed: int, log: Path) -> None:
+        self.seed, self.backend, self.log = seed, backend, log
+        stands = ["-m", "tent", "run", "--as", backend.stands_for, "--", sys.executable] if backend.stands_for else []
+        command = [sys.executable, *stands, str(ROLE), role, backend.name, str(port), str(seed)]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "SGLANG_HOST_IP": "127.0.0.1"}
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
+            )
+
+    def ready(self) -> Side:
+        """Waits for its manager."""
+        assert self.hear() == {"ready": MANAGERS[self.backend.name]}, self.said()
+        return self
+
+    def say(self, **command: Any) -> None:
+        """Sends a command."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """Its next answer; the engines' own lines are left out."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        raise AssertionError(f"it has ended with {self.process.wait(30)}:\n{self.said()}")
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def kill(self) -> None:
+        """Ends it. Again: no effect."""
+        self.process.kill()
+        self.process.communicate()
+
+
+class Pair:
+    """A prefill and a decode server, and what has moved between them."""
+
+    def __init__(self, backend: Backend, folder: Path, seed: int) -> None:
+        (self.port,) = free_ports(1)
+        self.backend, self.folder, self.dice = backend, folder, random.Random(seed)
+        self.rooms, self.moved = 0, list[dict[str, Any]]()
+        self.prefill = Side("prefill", backend, self.port, seed, folder / "prefill.log")
+        self.decode = self.started()
+        for side in (self.prefill, self.decode):
+            side.ready()
+
+    def started(self) -> Side:
+        """A new decode server."""
+        self.moved.clear()
+        number = len(list(self.folder.glob("decode*")))
+        seed = self.prefill.seed + 100 * (number + 1)
+        return Side("decode", self.backend, self.port, seed, self.folder / f"decode{number}.log")
+
+    def drawn(self, n: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Rooms as each side has them: pages and aux slots that are free over there, and chunks of any size."""
+        taken = {page for move in self.moved for page in move["pages"]}
+        slots = {move["aux"] for move in self.moved}
+        free = self.dice.sample(sorted(set(range(PAGES)) - taken), 8 * n)
+        rooms = []
+        for aux in self.dice.sample(sorted(set(range(SLOTS)) - slots), n):
+            self.rooms += 1
+            pages = [free.pop() for _ in range(self.dice.randint(1, 8))]
+            here = {"room": self.rooms, "pages": self.dice.sample(range(PAGES), len(pages)), "aux": aux}
+            cut = self.dice.randint(0, len(pages) - 1)
+            here["chunks"] = [cut, len(pages) - cut] if cut else [len(pages)]
+            rooms.append((here, {"room": self.rooms, "pages": pages, "aux": aux}))
+        return rooms
+
+    def move(self, n: int) -> None:
+        """Moves rooms side by side, and looks at every byte of the decode server."""
+        rooms = self.drawn(n)
+        self.prefill.say(rooms=[here for here, _ in rooms])
+        self.decode.say(rooms=[there for _, there in rooms])
+        for side in (self.prefill, self.decode):
+            ends = side.hear()["ends"]
+            assert ends == {str(here["room"]): "success" for here, _ in rooms}, side.said()
+        self.moved += [{**there, "from": here["pages"], "from_aux": here["aux"]} for here, there in rooms]
+        self.decode.say(check=self.moved, seed=self.prefill.seed)
+        assert self.decode.hear() == {"wrong": ""}
+
+    def close(self) -> None:
+        """Ends both."""
+        for side in (self.prefill, self.decode):
+            side.kill()
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    backend = BACKENDS[request.param]
+    if missing := why_missing(backend.needs):
+        pytest.skip(f"{backend.needs} cannot be imported here: {missing}")
+    made = Pair(backend, tmp_path_factory.mktemp("sglang"), seed=random.randrange(1 << 20))
+    yield made
+    made.close()
+
+
+def test_rooms_arrive_whole(pair: Pair) -> None:
+    pair.move(1)
+    pair.move(8)
+    assert ("stands for" in pair.decode.log.read_text()) == bool(pair.backend.stands_for)
+
+
+def test_a_decode_server_that_dies_fails_its_room_and_is_replaced(pair: Pair) -> None:
+    """Its pages are known and it is gone when they are sent. The prefill server lives, and serves the successor."""
+    ((here, there),) = pair.drawn(1)
+    pair.decode.say(rooms=[there])
+    pair.prefill.say(rooms=[here], kill=pair.decode.process.pid)
+    (end,) = pair.prefill.hear()["ends"].values()
+    assert end not in ("success", "it has not ended"), pair.prefill.said()
+    pair.decode.kill()
+    pair.decode = pair.started().ready()
+    pair.move(4)
