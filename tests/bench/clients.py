@@ -3,11 +3,12 @@
     clients.py [--rounds 3] [--minutes 40] [--requests 20] [--tokens 3000] [--only vllm many lmcache] [--json FILE]
 
 A round starts vLLM's two servers by each way, one way after the other, and sends requests one at a time. Of each the
-time of its transfer is taken as vLLM measures it, and with NIXL's connector the time for which posting held vLLM's
-thread. Then the same with a model of 128 layers, of which a request moves 16,384 descriptors ("many"). LMCache's own
-tool runs between them. Each round begins with another way, so none is always the first in memory that is still cold. No
-round begins that would end after the limit, and no way after it. Answers are compared with those of the first way, so
-that a transfer that moved nothing does not count as a fast one.
+time of its transfer is taken as vLLM's connector counts it, and with NIXL's connector the time of its post. Then the
+same with a model of 128 layers, of which a request moves 16,384 descriptors ("many"): there each post is measured where
+the connector calls its agent, as wall time, as processor time of vLLM's thread, and without the time for which that
+thread could run and had no processor. LMCache's own tool runs between them. Each round begins with another way, so none
+is always the first in memory that is still cold. No round begins that would end after the limit, and no way after it.
+Answers are compared with those of the first way, so that a transfer that moved nothing does not count as a fast one.
 
 A request that fails costs its way this round. The run goes on, names the way and the logs of both servers, and ends
 with 1. The logs of all servers stay in build/clients-logs until the next run.
@@ -18,11 +19,9 @@ It runs in the environment of `make test-clients`, beside which tent's wheel lie
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import os
 import platform
-import re
 import shutil
 import sys
 import tempfile
@@ -35,13 +34,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
 import little
 from channel import CHANNELS, rate
-from clientrows import CHOSEN, DESCRIPTORS, MOVED, OBJECTS, POSTED, RATE, Figures, rows
+from clientrows import CHOSEN, DESCRIPTORS, HELD, MOVED, OBJECTS, POSTED, RATE, SPENT, Figures, rows
 from run import ROOT, show
 from servers import Server, running
 from table import today
+from transfers import Post, Transfer, read, watched
 from ways import WAYS, Way, meet
 
-SEEN = re.compile(r"KV Transfer metrics: Num successful transfers=1, Avg xfer time \(ms\)=([\d.]+)")
+LATE = 20  # small requests after which a transfer that is not counted is missing
 READS = 9  # times that LMCache's tool reads all of its objects
 ORDER = ("tent", "tent-as-nixl", "nixl", "tent-as-mooncake", "mooncake")  # rivals are neighbours
 PARTS = ("vllm", "many", "lmcache")
@@ -90,35 +90,44 @@ class Failure(AssertionError):
     """A way has failed, which its text names."""
 
 
-def by_metrics(server: Server) -> tuple[float, float]:
-    """The seconds that all transfers and their posts took."""
-    return server.metric("vllm:nixl_xfer_time_seconds_sum"), server.metric("vllm:nixl_post_time_seconds_sum")
-
-
-def serve(name: str, load: Load, model: Path, logs: Path) -> tuple[list[float], list[float]]:
-    """One round of one way: the times of its transfers and of their posts, in microseconds. The requests in which the
+def serve(name: str, load: Load, model: Path, logs: Path) -> tuple[list[Transfer], list[Post]]:
+    """One round of one way: its transfers, and the posts where the connector has some. The requests in which the
     servers meet do not count."""
     way = WAYS[name]
     logs.mkdir(parents=True)
     prefill = load.server(way, "prefill", "kv_producer", model, logs)
     decode = load.server(way, "decode", "kv_consumer", model, logs)
-    prefill.environment["VLLM_LOG_STATS_INTERVAL"] = "0.05"  # Mooncake's connector has no metrics: its log has them
+    mover = decode if way.counts else prefill
+    written = watched(mover)
     at = "the start"
     try:
         with running(prefill, decode):
             meet(way, prefill, decode)
-            before, sums = len(SEEN.findall(said(prefill))), [by_metrics(decode)]
+            failed = read(written).failures  # handshakes that had no time on a busy machine
             for seed in range(1, load.requests + 1):
                 at = f"request {seed}"
                 ask(way, load, prefill, decode, seed)
-                sums.append(by_metrics(decode))
-            if not way.counts:
-                return [float(ms) * 1e3 for ms in SEEN.findall(said(prefill))[before:]], []
+            at = "the end"
+            return counted(written, mover, load, failed)
     except (OSError, AssertionError) as error:
         text = f"{name}, {load.name}, {at}: {reason(error)}"
         raise Failure(f"{text}; logs in {logs}") from error
-    steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(sums)]
-    return [moved * 1e6 for moved, _ in steps], [posted * 1e6 for _, posted in steps]
+
+
+def counted(written: Path, mover: Server, load: Load, failed: int) -> tuple[list[Transfer], list[Post]]:
+    """A transfer for each request, and the posts of most descriptors; `failed` is the number of failures before. A
+    server says what it has counted in its next step, so it gets small requests until all is there."""
+    for _ in range(LATE):
+        figures = read(written)
+        if len(figures.largest()) >= load.requests:
+            break
+        mover.tokens([3], 1)
+    transfers, posts, failures = figures.largest(), figures.longest_lists(), figures.failures - failed
+    if len(transfers) != load.requests or failures:
+        raise AssertionError(f"{load.requests} requests are {len(transfers)} transfers and {failures} failures")
+    if load.name == "many" and {post.descriptors for post in posts} - {DESCRIPTORS}:
+        raise AssertionError(f"a post has {posts[0].descriptors} descriptors")
+    return transfers, posts
 
 
 def ask(way: Way, load: Load, prefill: Server, decode: Server, seed: int) -> None:
@@ -129,11 +138,6 @@ def ask(way: Way, load: Load, prefill: Server, decode: Server, seed: int) -> Non
         load.right.append(answer)
     elif load.right[seed - 1] != answer:
         raise AssertionError("the answer differs from that of the first way")
-
-
-def said(server: Server) -> str:
-    """The log of a server."""
-    return server.log.read_text(errors="replace")
 
 
 def reason(error: Exception) -> str:
@@ -169,17 +173,19 @@ class Bench:
 
     def serve(self, name: str, load: Load, number: int) -> None:
         """Measures a load by one way, or notes its failure."""
-        moved, posted = list[float](), list[float]()
+        moved, posts = list[Transfer](), list[Post]()
         try:
-            moved, posted = serve(name, load, self.folder / load.name, LOGS / f"{number}-{load.name}-{name}")
+            moved, posts = serve(name, load, self.folder / load.name, LOGS / f"{number}-{load.name}-{name}")
         except Failure as failure:
             self.failures.append(str(failure))
             print(f"FAILED {failure}", file=sys.stderr, flush=True)
         if load.name == "many":
-            self.note(name, CHOSEN, posted)
+            self.note(name, CHOSEN, [post.wall * 1e6 for post in posts])
+            self.note(name, HELD, [post.held * 1e6 for post in posts])
+            self.note(name, SPENT, [post.processor * 1e6 for post in posts])
         else:
-            self.note(name, MOVED, moved)
-            self.note(name, POSTED, posted)
+            self.note(name, MOVED, [transfer.seconds * 1e6 for transfer in moved])
+            self.note(name, POSTED, [transfer.post * 1e6 for transfer in moved if transfer.post is not None])
 
     def note(self, name: str, figure: str, values: list[float]) -> None:
         """Keeps the values of a round."""

@@ -42,6 +42,18 @@ class Server:
     arguments: list[str] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
+    def load(self, name: str, text: str) -> None:
+        """Gives it a plug-in of vLLM, with a load() that each of its processes runs."""
+        place = self.logs / name
+        if not place.exists():
+            info = place / f"{name}-1.dist-info"
+            info.mkdir(parents=True)
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+            (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {name}:load\n")
+            (place / f"{name}.py").write_text(text)
+        others = self.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(place), others]))
+
     def start(self) -> Server:
         """Starts the process. Its ports are new each time: nothing waits for those of one that was killed."""
         self.port, side, self.bootstrap = free_ports(3)

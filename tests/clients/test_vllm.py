@@ -7,18 +7,23 @@ is right because its KV cache has come, and not because the decode server has co
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from conftest import Pair
+from counters import Counters
+from ports import free_ports
 from servers import running
+from transfers import read, watched
 from ways import MOVED, RECOMPUTE, WAYS, meet
 
 pytestmark = pytest.mark.timeout(900)
 
 Truth = dict[tuple[int, ...], list[int]]
 FAILED = "vllm:nixl_num_failed_transfers_total"
+TWO_RAILS = {"shm": {"enable": False}, "tcp": {"addresses": ["127.0.0.1", "127.0.0.2"]}}
 
 
 def test_answers_equal_those_of_one_server(pair: Pair, truth: Truth) -> None:
@@ -97,10 +102,9 @@ def test_a_lost_kv_cache_is_computed_again(model: Path, logs: Path, truth: Truth
 def test_a_rail_that_is_cut_costs_no_transfer(model: Path, logs: Path, truth: Truth) -> None:
     """Two rails, one of which loses everything from the middle of a READ on: vLLM sees no failure, and tent has sent
     slices again on the other."""
-    tcp = {"shm": {"enable": False}, "tcp": {"addresses": ["127.0.0.1", "127.0.0.2"]}}
-    cut = {"transports": tcp, "allow_faults": True, "faults": "rail=1 op=READ blackhole after_bytes=4MiB"}
+    cut = {"transports": TWO_RAILS, "allow_faults": True, "faults": "rail=1 op=READ blackhole after_bytes=4MiB"}
     way = WAYS["tent"]
-    prefill = way.server("prefill", "kv_producer", model, logs, config={"transports": tcp})
+    prefill = way.server("prefill", "kv_producer", model, logs, config={"transports": TWO_RAILS})
     decode = way.server("decode", "kv_consumer", model, logs, config=cut)
     with running(prefill, decode):
         meet(way, prefill, decode)
@@ -111,3 +115,28 @@ def test_a_rail_that_is_cut_costs_no_transfer(model: Path, logs: Path, truth: Tr
         assert decode.metric("vllm:tent_faults_injected_total") > 0, "the rail was not cut"
         assert decode.metric("vllm:tent_reroutes_total") > 0
         assert decode.metric("vllm:tent_read_failures_total") == 0
+
+
+def test_a_rail_that_is_cut_costs_mooncakes_connector_no_transfer(model: Path, logs: Path, truth: Truth) -> None:
+    """The same under vLLM's MooncakeConnector, with which the prefill server WRITEs: its call returns no error, and the
+    decode server asks for nothing twice."""
+    (port,) = free_ports(1)
+    faults = {"allow_faults": True, "faults": "rail=1 op=WRITE blackhole after_bytes=4MiB"}
+    cut = {"transports": TWO_RAILS, "metrics": {"listen": f"127.0.0.1:{port}"}, **faults}
+    way = WAYS["tent-as-mooncake"]
+    prefill = way.server("prefill", "kv_producer", model, logs)
+    decode = way.server("decode", "kv_consumer", model, logs)
+    prefill.environment["TENT_COMPAT"] = json.dumps({"config": cut})
+    decode.environment["TENT_COMPAT"] = json.dumps({"config": {"transports": TWO_RAILS}})
+    written = watched(prefill)
+    with Counters(port) as seen, running(prefill, decode):
+        meet(way, prefill, decode)
+        failed = read(written).failures
+        for prompt, right in truth.items():
+            assert decode.tokens(list(prompt), transfer=way.hand_over(prefill, list(prompt))) == right, decode.tail()
+        prefill.tokens([3], 1)  # a step, in which it says what it has counted
+    figures = read(written)
+    assert figures.failures == failed and len(figures.transfers) > len(truth)
+    assert seen.most["tent_faults_injected_total"] > 0, "the rail was not cut"
+    assert seen.most["tent_reroutes_total"] > 0
+    assert seen.most["tent_write_failures_total"] == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,12 +45,12 @@ class Way:
             "kv_load_failure_policy": policy, "kv_connector_extra_config": {**self.options, **options},
         }  # fmt: skip
         prefix = [sys.executable, "-m", "tent", "run", "--as", self.stands_for, "--"] if self.stands_for else []
-        environment = {}
+        server = Server(name, model, logs, transfer, prefix)
         if self.device:
-            environment["PYTHONPATH"] = with_plug_in(logs, "little_device", DEVICE)
+            server.load("little_device", DEVICE)
         if self.pushes:
-            environment["PYTHONPATH"] = with_plug_in(logs, "little_rest", REST)
-        return Server(name, model, logs, transfer, prefix, environment)
+            server.load("little_rest", REST)
+        return server
 
     def missing(self) -> str:
         """Why it cannot run here; "" if it can."""
@@ -92,18 +91,6 @@ def load():
     import os, time
     os.sched_yield = lambda: time.sleep(1e-4)
 """
-
-
-def with_plug_in(folder: Path, name: str, text: str) -> str:
-    """A PYTHONPATH with a plug-in of vLLM, with a load() that each of its processes runs."""
-    place = folder / name
-    if not place.exists():
-        info = place / f"{name}-1.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {name}:load\n")
-        (place / f"{name}.py").write_text(text)
-    return os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH", "")]))
 
 
 MOONCAKE = {"mooncake_protocol": "tcp"}
