@@ -14,6 +14,7 @@ No model runs: SGLang's engine on CPUs needs kernels that are not on PyPI.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -36,6 +37,7 @@ def main() -> None:
     role, backend, port, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     os.environ.setdefault("SGLANG_HOST_IP", "127.0.0.1")
     importlib.import_module("sglang.srt.plugins").load_plugins()
+    check_the_line(role, backend)
     context = importlib.import_module("sglang.srt.runtime_context")
     settings = {
         "host": "127.0.0.1", "device": "cpu", "disaggregation_mode": role,
@@ -54,6 +56,14 @@ def main() -> None:
             answer = {"wrong": server.wrong(command["check"], command["seed"])}
         print(json.dumps(answer), flush=True)
     os._exit(0)  # SGLang's threads never end
+
+
+def check_the_line(role: str, backend: str) -> None:
+    """Ends the process where SGLang's own command does not know these options."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
+    line = ["--model-path", "M", "--disaggregation-mode", role, "--disaggregation-transfer-backend", backend]
+    parser.parse_args(line)
 
 
 class Pool:

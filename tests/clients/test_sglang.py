@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from channel import why_missing
+from counters import Counters
 from ports import free_ports
 
 pytestmark = pytest.mark.timeout(480)
@@ -49,11 +50,16 @@ BACKENDS = {
 class Side:
     """One server."""
 
-    def __init__(self, role: str, backend: Backend, port: int, seed: int, log: Path) -> None:
+    def __init__(
+        self, role: str, backend: Backend, port: int, seed: int, log: Path, settings: dict[str, Any] | None = None
+    ) -> None:
+        """`settings` are those of the engine of tent."""
         self.seed, self.backend, self.log = seed, backend, log
         stands = ["-m", "tent", "run", "--as", backend.stands_for, "--", sys.executable] if backend.stands_for else []
         command = [sys.executable, *stands, str(ROLE), role, backend.name, str(port), str(seed)]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "SGLANG_HOST_IP": "127.0.0.1"}
+        if settings is not None:
+            environment["TENT_COMPAT"] = json.dumps({"config": settings})
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
@@ -91,11 +97,15 @@ class Side:
 class Pair:
     """A prefill and a decode server, and what has moved between them."""
 
-    def __init__(self, backend: Backend, folder: Path, seed: int) -> None:
+    def __init__(
+        self, backend: Backend, folder: Path, seed: int, here: dict[str, Any] | None = None,
+        there: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """`here` and `there` are settings of the engines of tent, on the prefill and on the decode server."""
         (self.port,) = free_ports(1)
-        self.backend, self.folder, self.dice = backend, folder, random.Random(seed)
+        self.backend, self.folder, self.dice, self.there = backend, folder, random.Random(seed), there
         self.rooms, self.moved = 0, list[dict[str, Any]]()
-        self.prefill = Side("prefill", backend, self.port, seed, folder / "prefill.log")
+        self.prefill = Side("prefill", backend, self.port, seed, folder / "prefill.log", here)
         self.decode = self.started()
         for side in (self.prefill, self.decode):
             side.ready()
@@ -105,7 +115,7 @@ class Pair:
         self.moved.clear()
         number = len(list(self.folder.glob("decode*")))
         seed = self.prefill.seed + 100 * (number + 1)
-        return Side("decode", self.backend, self.port, seed, self.folder / f"decode{number}.log")
+        return Side("decode", self.backend, self.port, seed, self.folder / f"decode{number}.log", self.there)
 
     def drawn(self, n: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Rooms as each side has them: pages and aux slots that are free over there, and chunks of any size."""
@@ -166,3 +176,22 @@ def test_a_decode_server_that_dies_fails_its_room_and_is_replaced(pair: Pair) ->
     pair.decode.kill()
     pair.decode = pair.started().ready()
     pair.move(4)
+
+
+@pytest.mark.parametrize("name", [name for name, backend in BACKENDS.items() if not backend.needs])
+def test_a_rail_that_is_cut_costs_no_room(name: str, tmp_path: Path) -> None:
+    """Two rails, one of which loses everything from the middle of a WRITE on: every room ends well."""
+    (port,) = free_ports(1)
+    rails = {"shm": {"enable": False}, "tcp": {"addresses": ["127.0.0.1", "127.0.0.2"]}}
+    faults = {"allow_faults": True, "faults": "rail=1 op=WRITE blackhole after_bytes=512KiB"}
+    cut = {"transports": rails, "metrics": {"listen": f"127.0.0.1:{port}"}, **faults}
+    pair = Pair(BACKENDS[name], tmp_path, random.randrange(1 << 20), cut, {"transports": rails})
+    try:
+        with Counters(port) as seen:
+            for _ in range(2):
+                pair.move(8)
+    finally:
+        pair.close()
+    assert seen.most["tent_faults_injected_total"] > 0, "the rail was not cut"
+    assert seen.most["tent_reroutes_total"] > 0
+    assert seen.most["tent_write_failures_total"] == 0
