@@ -6,7 +6,7 @@ receivers and bootstrap server, in a process of their own, over pools of host me
 It runs the commands of its standard input, one JSON object a line, and answers with one each:
 
     {"rooms": [{"room": 7, "pages": [3, 1], "chunks": [1, 1], "aux": 0}]}    on both sides; "chunks" on the first
-    {"rooms": [...], "kill": 4711}    on the first: that process dies once its pages are known, and they are sent then
+    {"rooms": [...], "kill": 4711}    that process dies when a room waits for its pages, and they are given then
     {"check": [{"pages": [5, 2], "from": [3, 1], "aux": 1, "from_aux": 0}], "seed": 1}    on the second
 
 No model runs: SGLang's engine on CPUs needs kernels that are not on PyPI.

@@ -26,6 +26,10 @@ pytestmark = pytest.mark.timeout(480)
 
 ROLE = Path(__file__).with_name("sglang_role.py")
 PAGES, SLOTS = 256, 16  # of a server
+QUICK = {
+    "HF_HUB_OFFLINE": "1", "SGLANG_HOST_IP": "127.0.0.1",
+    "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2", "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE": "1",
+}  # fmt: skip
 MANAGERS = {"tent": "TentKVManager", "nixl": "NixlKVManager", "mooncake": "MooncakeKVManager"}
 
 
@@ -57,7 +61,7 @@ class Side:
         self.seed, self.backend, self.log = seed, backend, log
         stands = ["-m", "tent", "run", "--as", backend.stands_for, "--", sys.executable] if backend.stands_for else []
         command = [sys.executable, *stands, str(ROLE), role, backend.name, str(port), str(seed)]
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "SGLANG_HOST_IP": "127.0.0.1"}
+        environment = {**os.environ, **QUICK}
         if settings is not None:
             environment["TENT_COMPAT"] = json.dumps({"config": settings})
         with log.open("wb") as errors:
@@ -95,7 +99,7 @@ class Side:
 
 
 class Pair:
-    """A prefill and a decode server, and what has moved between them."""
+    """A prefill and a decode server."""
 
     def __init__(
         self, backend: Backend, folder: Path, seed: int, here: dict[str, Any] | None = None,
@@ -103,27 +107,23 @@ class Pair:
     ) -> None:  # fmt: skip
         """`here` and `there` are settings of the engines of tent, on the prefill and on the decode server."""
         (self.port,) = free_ports(1)
-        self.backend, self.folder, self.dice, self.there = backend, folder, random.Random(seed), there
-        self.rooms, self.moved = 0, list[dict[str, Any]]()
-        self.prefill = Side("prefill", backend, self.port, seed, folder / "prefill.log", here)
-        self.decode = self.started()
+        self.backend, self.folder, self.dice = backend, folder, random.Random(seed)
+        self.settings = {"prefill": here, "decode": there}
+        self.seed, self.rooms = seed, 0
+        self.prefill, self.decode = self.started("prefill"), self.started("decode")
         for side in (self.prefill, self.decode):
             side.ready()
 
-    def started(self) -> Side:
-        """A new decode server."""
-        self.moved.clear()
-        number = len(list(self.folder.glob("decode*")))
-        seed = self.prefill.seed + 100 * (number + 1)
-        return Side("decode", self.backend, self.port, seed, self.folder / f"decode{number}.log", self.there)
+    def started(self, role: str) -> Side:
+        """A new server, with memory in a pattern of its own."""
+        self.seed += 100
+        log = self.folder / f"{role}-{self.seed}.log"
+        return Side(role, self.backend, self.port, self.seed, log, self.settings[role])
 
     def drawn(self, n: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Rooms as each side has them: pages and aux slots that are free over there, and chunks of any size."""
-        taken = {page for move in self.moved for page in move["pages"]}
-        slots = {move["aux"] for move in self.moved}
-        free = self.dice.sample(sorted(set(range(PAGES)) - taken), 8 * n)
-        rooms = []
-        for aux in self.dice.sample(sorted(set(range(SLOTS)) - slots), n):
+        """Rooms as each side has them, with pages and aux slots of their own over there, and chunks of any size."""
+        free, rooms = self.dice.sample(range(PAGES), 8 * n), []
+        for aux in self.dice.sample(range(SLOTS), n):
             self.rooms += 1
             pages = [free.pop() for _ in range(self.dice.randint(1, 8))]
             here = {"room": self.rooms, "pages": self.dice.sample(range(PAGES), len(pages)), "aux": aux}
@@ -133,15 +133,15 @@ class Pair:
         return rooms
 
     def move(self, n: int) -> None:
-        """Moves rooms side by side, and looks at every byte of the decode server."""
+        """Moves rooms side by side, and looks at every byte of the decode server, those of earlier rooms too."""
         rooms = self.drawn(n)
         self.prefill.say(rooms=[here for here, _ in rooms])
         self.decode.say(rooms=[there for _, there in rooms])
         for side in (self.prefill, self.decode):
             ends = side.hear()["ends"]
             assert ends == {str(here["room"]): "success" for here, _ in rooms}, side.said()
-        self.moved += [{**there, "from": here["pages"], "from_aux": here["aux"]} for here, there in rooms]
-        self.decode.say(check=self.moved, seed=self.prefill.seed)
+        moved = [{**there, "from": here["pages"], "from_aux": here["aux"]} for here, there in rooms]
+        self.decode.say(check=moved, seed=self.prefill.seed)
         assert self.decode.hear() == {"wrong": ""}
 
     def close(self) -> None:
@@ -174,7 +174,19 @@ def test_a_decode_server_that_dies_fails_its_room_and_is_replaced(pair: Pair) ->
     (end,) = pair.prefill.hear()["ends"].values()
     assert end not in ("success", "it has not ended"), pair.prefill.said()
     pair.decode.kill()
-    pair.decode = pair.started().ready()
+    pair.decode = pair.started("decode").ready()
+    pair.move(4)
+
+
+def test_a_prefill_server_that_dies_fails_its_room_and_is_replaced(pair: Pair) -> None:
+    """SGLang's decode server hears of it by its heartbeats. It lives, meets the successor at the same address, and
+    what had come before is untouched."""
+    ((_, there),) = pair.drawn(1)
+    pair.decode.say(rooms=[there], kill=pair.prefill.process.pid)
+    (end,) = pair.decode.hear()["ends"].values()
+    assert end not in ("success", "it has not ended"), pair.decode.said()
+    pair.prefill.kill()
+    pair.prefill = pair.started("prefill").ready()
     pair.move(4)
 
 
