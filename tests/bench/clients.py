@@ -1,6 +1,7 @@
 """make bench-clients: KV caches between vLLM's servers, and LMCache's channel, over tent, NIXL and Mooncake in turn.
 
-    clients.py [--rounds 3] [--minutes 40] [--requests 20] [--tokens 3000] [--only vllm many lmcache] [--json FILE]
+    clients.py [--rounds 3] [--minutes 40] [--requests 20] [--tokens 3000] [--only vllm many lmcache] [--kept FILE]
+               [--json FILE]
 
 A round starts vLLM's two servers by each way, one way after the other, and sends requests one at a time. Of each the
 time of its transfer is taken as vLLM's connector counts it, and with NIXL's connector the time of its post. Then the
@@ -9,6 +10,9 @@ the connector calls its agent, as wall time, as processor time of vLLM's thread,
 thread could run and had no processor. LMCache's own tool runs between them. Each round begins with another way, so none
 is always the first in memory that is still cold. No round begins that would end after the limit, and no way after it.
 Answers are compared with those of the first way, so that a transfer that moved nothing does not count as a fast one.
+
+With --kept a run goes on where the last one with that file ended, in the middle of a round too: so hours of quiet are
+not needed in one piece.
 
 A request that fails costs its way this round. The run goes on, names the way and the logs of both servers, and ends
 with 1. The logs of all servers stay in build/clients-logs until the next run.
@@ -19,6 +23,7 @@ It runs in the environment of `make test-clients`, beside which tent's wheel lie
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import platform
@@ -157,19 +162,31 @@ class Bench:
     until: float = math.inf  # by the monotonic clock: nothing begins afterwards
     figures: Figures = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    kept: Path | None = None  # the file in which the figures are, for a run that goes on
+
+    def __post_init__(self) -> None:
+        if self.kept is not None and self.kept.exists():
+            rounds = json.loads(self.kept.read_text())
+            self.figures = {(name, figure): values for name, figure, values in rounds}
 
     def round(self, number: int) -> None:
         """Measures every way once. The machine's drift meets all of them alike."""
         for name in turned(self.ways, number):
             for load in self.loads:
-                if self.on() and not WAYS[name].missing() and (load.name != "many" or WAYS[name].counts):
+                if load.name == "many" and not WAYS[name].counts:
+                    continue
+                if self.due(name, CHOSEN if load.name == "many" else MOVED, number) and not WAYS[name].missing():
                     self.serve(name, load, number)
-            if self.on() and self.channels and not CHANNELS[name].missing():
+            if self.channels and self.due(name, RATE, number) and not CHANNELS[name].missing():
                 self.note(name, RATE, [rate(CHANNELS[name].read(OBJECTS, READS))])
 
     def on(self) -> bool:
         """Whether there is time for more."""
         return time.monotonic() < self.until
+
+    def due(self, name: str, figure: str, number: int) -> bool:
+        """Whether a figure of a round is still to be measured, and there is time for it."""
+        return self.on() and len(self.figures.get((name, figure), [])) <= number
 
     def serve(self, name: str, load: Load, number: int) -> None:
         """Measures a load by one way, or notes its failure."""
@@ -190,6 +207,8 @@ class Bench:
     def note(self, name: str, figure: str, values: list[float]) -> None:
         """Keeps the values of a round."""
         self.figures.setdefault((name, figure), []).append(values)
+        if self.kept is not None:
+            self.kept.write_text(json.dumps([[*key, rounds] for key, rounds in self.figures.items()]))
         shown = " ".join(f"{value:.3g}" for value in values)
         print(f"{name}, {figure}: {shown or '-'}", file=sys.stderr, flush=True)
 
@@ -209,6 +228,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some of the parts")
     parser.add_argument("--ways", default=",".join(ORDER), help="names with commas between them, in their order")
     parser.add_argument("--note", default="", help="joins the line about the machine: busy, for example")
+    parser.add_argument("--kept", type=Path, help="file with the figures of the runs before, which this one goes on")
     parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
     return parser.parse_args()
 
@@ -229,7 +249,7 @@ def main() -> int:
     begun, done = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
         until = begun + 60 * args.minutes
-        bench = Bench(args.ways.split(","), loads, "lmcache" in args.only, Path(folder), until)
+        bench = Bench(args.ways.split(","), loads, "lmcache" in args.only, Path(folder), until, kept=args.kept)
         for load in loads:
             load.write(Path(folder))
         while done < args.rounds:
@@ -237,12 +257,13 @@ def main() -> int:
             done += 1
             spent = time.monotonic() - begun
             print(f"round {done} of {args.rounds}, {spent / 60:.1f} minutes", file=sys.stderr, flush=True)
-            if not bench.on() or spent + spent / done > args.minutes * 60:
+            if not bench.on() or (args.kept is None and spent + spent / done > args.minutes * 60):
                 break
     wanted = rows(lambda name: WAYS[name].counts)
     measured = [entry for row in wanted if (entry := row.entry(bench.figures)) is not None]
     if measured:
-        show(today("bench-clients", sys.argv[1:], machine(done, args.note), measured), args.json)
+        rounds = max(map(len, bench.figures.values()))
+        show(today("bench-clients", sys.argv[1:], machine(rounds, args.note), measured), args.json)
     for failure in bench.failures:
         print(f"FAILED {failure}")
     return 1 if bench.failures else 0

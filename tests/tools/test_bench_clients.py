@@ -73,6 +73,28 @@ def test_nothing_begins_after_the_limit(tmp_path: Path) -> None:
     assert not bench.figures and not bench.failures
 
 
+def test_a_run_goes_on_where_the_last_one_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a round: what was measured is not measured again."""
+    served: list[tuple[str, int]] = []
+    moved = [transfers.Transfer(1e-3, 8, 1, None)]
+
+    def serve(name: str, load: clients.Load, model: Path, logs: Path) -> tuple[list[transfers.Transfer], list[object]]:
+        served.append((name, int(logs.name[0])))
+        if len(served) == 3:
+            bench.until = 0.0
+        return moved, []
+
+    monkeypatch.setattr(clients, "serve", serve)
+    monkeypatch.setattr(Way, "missing", lambda self: "")
+    ways, loads, kept = ["tent", "nixl"], [clients.Load("vllm", 8, 1)], tmp_path / "kept.json"
+    for _ in range(2):
+        bench = clients.Bench(ways, loads, False, tmp_path, kept=kept)
+        for number in range(2):
+            bench.round(number)
+    assert served == [("tent", 0), ("nixl", 0), ("nixl", 1), ("tent", 1)]
+    assert bench.figures[("tent", "transfer")] == [[1e3], [1e3]] == bench.figures[("nixl", "transfer")]
+
+
 def test_the_load_with_many_descriptors_has_as_many_as_its_rows_say() -> None:
     load = clients.many(3)
     assert load.layers * load.tokens // load.block == clientrows.DESCRIPTORS and load.tokens % load.block == 0
