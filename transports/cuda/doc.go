@@ -39,8 +39,8 @@
 //
 // # Peer access
 //
-// Two devices whose driver gives no peer access between them are such a case, also in one process, where the driver's
-// own copies would go through memory of the host without a word. Our staging does, and an explanation says so
+// Two devices without peer access between them are such a case, also in one process, where the driver's own copies
+// would go through memory of the host without a word. Our staging does, and an explanation says so
 // (docs/design/decisions/0127). Where there is access, Match opens the contexts of one process to each other: copies
 // between them go straight from then on.
 //

@@ -1,5 +1,6 @@
 // Package verbs is a libibverbs.so.1 without hardware, for tests: the library folder holds it in C, and Open compiles
-// it. An earlier build is used again while the sources are the same. Transports load it through the same shim as the real one, in the same process or in several.
+// it. An earlier build is used again while the sources are the same. Transports load it through the same shim as the
+// real one, in the same process or in several.
 //
 // It moves bytes between queue pairs, and is as strict as a NIC: states, paths, keys, rights, domains, the room of send
 // and completion queues. They are those of one process, or of all processes that Environment joins: a process that is
