@@ -37,6 +37,7 @@ from importlib import metadata
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
+os.environ["PYTHONSAFEPATH"] = "1"  # of the stacks: the tent of this folder may have no native module
 import little
 from channel import CHANNELS, rate
 from clientrows import CHOSEN, DESCRIPTORS, HELD, MOVED, OBJECTS, POSTED, RATE, SPENT, Figures, rows

@@ -60,8 +60,7 @@ class Channel:
 
 def _environment(settings: dict[str, Any] | None) -> dict[str, str]:
     compat = {} if settings is None else {"TENT_COMPAT": json.dumps({"config": settings})}
-    # `python -m` looks in its own folder first: a checkout that was not built has no native module there.
-    return {**os.environ, "DO_NOT_TRACK": "1", "PYTHONSAFEPATH": "1", **compat}
+    return {**os.environ, "DO_NOT_TRACK": "1", **compat}
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,16 @@ from servers import Server, running
 from ways import WAYS, Way, meet
 
 SIZES = (200, 700, 1500, 3000)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes start outside of the checkout: `python -m` looks in its own folder first, and the tent there has
+    a native module only where somebody has built one."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+    yield
+    os.chdir(before)
 
 
 @pytest.fixture(scope="session")
