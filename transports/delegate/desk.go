@@ -11,14 +11,15 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// Bounds of the orders of peers.
+// Bounds of the orders of peers. Those of parts and of descriptors, which have a page at most, fit into a message.
 const (
 	lanesMost       = 16      // of one peer
 	lanesAll        = 4096    // of all of them
 	placesMost      = 4096    // of one order
 	bytesMost       = 1 << 30 // of one order
-	descriptorsMost = 32      // of lent memory
-	listenersMost   = 8192    // peers that hear of fences
+	messageMost     = 192 << 10
+	descriptorsMost = 32   // of lent memory
+	listenersMost   = 8192 // peers that hear of fences
 )
 
 // keptFor is how long the end of an order is kept at least. No message of it comes later: the control plane ends its

@@ -20,7 +20,7 @@
 //
 // A link has Settings.Lanes lanes, and as many slices. The owner keeps lanesMost lanes of a peer and lanesAll of all of
 // them; beyond that the one goes that is idle longest, and where none is idle the order is refused, and asked again
-// after a pause. An order has placesMost parts and bytesMost bytes.
+// after a pause. An order has placesMost parts and bytesMost bytes, and its message has messageMost bytes.
 //
 // # The end of a peer
 //

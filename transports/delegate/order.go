@@ -68,6 +68,9 @@ func (m *message) encode(b []byte) []byte {
 
 // decode reads a message of a peer. The message keeps nothing of the bytes.
 func decode(b []byte) (*message, *errs.Error) {
+	if len(b) > messageMost {
+		return nil, malformed("%d bytes, more than %d", len(b), messageMost)
+	}
 	r := kit.NewReader(b)
 	m := &message{kind: r.U8(), lane: r.U64(), seq: r.U64()}
 	if m.kind == begin {
