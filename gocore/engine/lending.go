@@ -140,16 +140,20 @@ func (p *port) Execute(ctx context.Context, o *transport.Order) (dirty bool, err
 	if err := r.grants(o); err != nil {
 		return false, err
 	}
-	from, failure := e.asker(ctx, o.From)
+	by, err := e.asker(o.From)
+	if err != nil {
+		return false, err
+	}
+	defer e.carriedOut(by)
+	if err := by.peer.join(ctx); err != nil {
+		return false, err
+	}
+	remote, failure := by.peer.borrow(&o.Lent)
 	if failure != nil {
 		return false, failure
 	}
-	remote, err2 := from.borrow(&o.Lent)
-	if err2 != nil {
-		return false, err2
-	}
-	defer from.unborrow(remote)
-	return e.execute(ctx, o, from, r, remote.remote)
+	defer by.peer.unborrow(remote)
+	return e.execute(ctx, o, by.peer, r, remote.remote)
 }
 
 // grants returns why an order must not be carried out.
@@ -222,37 +226,54 @@ func (e *Engine) execute(ctx context.Context, o *transport.Order, from *peer, r 
 	return sum.Dirty, errs.New(errs.Canceled, "order", "the order was taken back")
 }
 
-// asker returns the peer that gives an order, joined.
-func (e *Engine) asker(ctx context.Context, from transport.Peer) (*peer, error) {
+// asker is a peer that gives orders. It is kept from its first one on, with a handle, until it is gone.
+type asker struct {
+	peer   *peer
+	orders int // under way; guarded by stagePools.asking
+}
+
+// asker returns the peer that gives an order. Each call is followed by one of carriedOut.
+func (e *Engine) asker(from transport.Peer) (*asker, error) {
 	s := &e.staging
 	s.asking.Lock()
-	p := s.askers[from.ID]
-	if p == nil || p.gone.Load() != nil {
-		var gone []*peer
-		for id, other := range s.askers {
-			if other.gone.Load() != nil {
-				delete(s.askers, id)
-				gone = append(gone, other)
-			}
-		}
+	defer s.asking.Unlock()
+	a := s.askers[from.ID]
+	if a == nil || a.peer.gone.Load() != nil {
 		to, err := e.reachable(from)
 		if err != nil {
-			s.asking.Unlock()
 			return nil, err
 		}
-		p = e.peer(to)
-		if s.askers == nil {
-			s.askers = make(map[transport.ID]*peer)
-		}
-		s.askers[from.ID] = p
-		defer func() {
-			for _, other := range gone {
-				e.leavePeer(other)
+		for id, other := range s.askers {
+			if other.peer.gone.Load() != nil {
+				delete(s.askers, id)
+				defer e.leavePeer(other.peer)
 			}
-		}()
+		}
+		a = &asker{peer: e.peer(to)}
+		if s.askers == nil {
+			s.askers = make(map[transport.ID]*asker)
+		}
+		s.askers[from.ID] = a
+	}
+	a.orders++
+	return a, nil
+}
+
+// carriedOut ends an order of an asker. One that could never be called back is forgotten: it costs a caller nothing to be
+// another engine with each order.
+func (e *Engine) carriedOut(a *asker) {
+	s := &e.staging
+	s.asking.Lock()
+	a.orders--
+	id := a.peer.identity.ID
+	unknown := a.orders == 0 && !a.peer.ready.Load() && s.askers[id] == a
+	if unknown {
+		delete(s.askers, id)
 	}
 	s.asking.Unlock()
-	return p, p.join(ctx)
+	if unknown {
+		e.leavePeer(a.peer)
+	}
 }
 
 // borrowed is memory of a peer that it has lent to us.

@@ -34,7 +34,7 @@ type stagePools struct {
 	closed   bool
 
 	asking sync.Mutex
-	askers map[transport.ID]*peer // that have given us orders, with a handle each
+	askers map[transport.ID]*asker // by the ID that their connections prove
 }
 
 // poolKey names a pool of our own.
