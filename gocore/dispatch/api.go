@@ -247,6 +247,7 @@ type StageSpec struct {
 	SlotBytes uint64
 	Local     uintptr // address of slot 0 where a hop has it as its local side
 	Remote    uint64  // offset of slot 0 where a hop has it as its remote side
+	Shared    bool    // by peers that ask for its use: none of them takes all slots
 }
 
 // Counters are kept by transport and class, under the engine's mutex; metrics renders them.

@@ -52,9 +52,29 @@ func (c *Core) checkInvariants() {
 	for _, d := range c.devices {
 		c.checkNIC(d)
 	}
+	c.checkShared()
 	c.checkBatches()
 	c.checkGates()
 	c.checkTimers()
+}
+
+// checkShared compares the slots of shared stages that peers hold with those that are taken.
+func (c *Core) checkShared() {
+	taken, held := 0, 0
+	for _, s := range c.stages[1:] {
+		if s.spec.Shared {
+			taken += s.spec.Slots - len(s.free)
+		}
+	}
+	for _, p := range c.peers {
+		held += p.slots
+		if p.slots < 0 {
+			violated("peer %s holds %d slots", p.name, p.slots)
+		}
+	}
+	if held > taken {
+		violated("peers hold %d slots of shared stages, and %d are taken", held, taken)
+	}
 }
 
 // checkLink compares a link's counts with its rails and queues.

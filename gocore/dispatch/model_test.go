@@ -106,7 +106,7 @@ func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (p
 	for i := range stages {
 		id := plan.StageID(len(m.core.stages))
 		spec := StageSpec{Slots: 2 + r.IntN(6), SlotBytes: 8 << 10, Local: uintptr(id) * stageBase,
-			Remote: uint64(id) * stageBase}
+			Remote: uint64(id) * stageBase, Shared: r.IntN(2) == 0}
 		made, err := m.core.AddStage(spec)
 		require.Nil(m.check.t, err)
 		require.Equal(m.check.t, id, made)

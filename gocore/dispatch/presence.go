@@ -47,6 +47,8 @@ type peer struct {
 	missed  event.Event       // about the latest
 	told    clock.Time        // when the last such event was emitted
 	telling bool              // in Core.tellers
+
+	slots int // of shared stages that pieces on the way to it hold
 }
 
 // silenceLook is the pause between the question to the rails of a peer and the verdict, and between two looks at a

@@ -17,6 +17,7 @@ const stagesMost = 4
 // middle of their way, so they cannot wait in a circle. A full pool is backpressure: the head of the queue waits here.
 type stage struct {
 	spec   StageSpec
+	spared int // slots that a peer with one leaves to those without
 	free   []int32
 	ramps  []ramp
 	pieces intrusive.List[piece] // that wait for a slot
@@ -74,6 +75,27 @@ func (c *Core) gatherParts(p *piece, hop *plan.Hop, a *attempt) {
 	a.Pieces = &a.gathered
 }
 
+// sparedPart is the part of a shared stage that no peer takes by its second slot. A few peers that hold their slots for
+// ever, since they have stopped or mean to, so slow the others down and do not stop them (trunk reservation: F. P.
+// Kelly, Loss Networks, 1991).
+const sparedPart = 8
+
+// full reports whether the stage has no slot now, for a peer where it is shared.
+func (s *stage) full(by *peer) bool {
+	return len(s.free) == 0 || by != nil && by.slots > 0 && len(s.free) <= s.spared
+}
+
+// sharer returns the peer to which slots of a shared stage count, nil for other stages.
+func (c *Core) sharer(s *stage, route *plan.Route) *peer {
+	if !s.spec.Shared {
+		return nil
+	}
+	if l := c.link(route.Across().Link); l != nil {
+		return l.peer
+	}
+	return nil
+}
+
 // AddStage makes a pool known. Errors: InvalidArgument.
 func (c *Core) AddStage(spec StageSpec) (plan.StageID, *errs.Error) {
 	if invariants {
@@ -83,6 +105,9 @@ func (c *Core) AddStage(spec StageSpec) (plan.StageID, *errs.Error) {
 		return 0, errs.New(errs.InvalidArgument, "stage", "a stage of %d slots of %d bytes", spec.Slots, spec.SlotBytes)
 	}
 	s := &stage{spec: spec, free: make([]int32, spec.Slots)}
+	if spec.Shared {
+		s.spared = max(1, spec.Slots/sparedPart)
+	}
 	for i := range s.free {
 		s.free[i] = int32(spec.Slots - 1 - i)
 	}
@@ -111,7 +136,7 @@ func (c *Core) takeSlots(p *piece) *stage {
 	}
 	ids, n := stagesOf(p.route)
 	for _, id := range ids[:n] {
-		if s := c.stages[id]; len(s.free) == 0 {
+		if s := c.stages[id]; s.full(c.sharer(s, p.route)) {
 			return s
 		}
 	}
@@ -119,6 +144,10 @@ func (c *Core) takeSlots(p *piece) *stage {
 		s := c.stages[id]
 		last := len(s.free) - 1
 		p.slots[i], s.free = s.free[last], s.free[:last]
+		if by := c.sharer(s, p.route); by != nil {
+			p.sharer = by
+			by.slots++
+		}
 	}
 	p.staged = n > 0
 	return nil
@@ -134,22 +163,34 @@ func (c *Core) releaseSlots(p *piece) {
 		s := c.stages[id]
 		s.free = append(s.free, p.slots[i])
 		s.moved = c.last
+		if s.spec.Shared && p.sharer != nil {
+			p.sharer.slots--
+		}
 	}
-	p.staged = false
+	p.staged, p.sharer = false, nil
 }
 
-// wakeStages sends as many waiters back to their queues as there are free slots. One that finds another of its stages
-// full waits there next.
+// wakeStages sends as many waiters back to their queues as there are free slots, those that may take one. One that finds
+// another of its stages full waits there next.
 func (c *Core) wakeStages(now clock.Time) {
 	for _, s := range c.stages[1:] {
-		for n := len(s.free); n > 0 && s.pieces.Len()+s.tasks.Len() > 0; n-- {
-			if p := s.pieces.First(); p != nil {
+		n := len(s.free)
+		for p := s.pieces.First(); p != nil && n > 0; {
+			next := p.queue.After()
+			if !s.full(c.sharer(s, p.route)) {
 				c.queuePiece(p, true, now)
-				continue
+				n--
 			}
-			t := s.tasks.First()
-			t.unqueue()
-			c.queueTask(t, true, now)
+			p = next
+		}
+		for t := s.tasks.First(); t != nil && n > 0; {
+			next := t.queue.After()
+			if !s.full(c.sharer(s, t.path())) {
+				t.unqueue()
+				c.queueTask(t, true, now)
+				n--
+			}
+			t = next
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -167,4 +168,35 @@ func TestAnErrorOfALocalHopNamesThePeer(t *testing.T) {
 	r.wait(ms)
 	r.drain()
 	require.Equal(t, "the peer", r.status(late).Err.Peer)
+}
+
+// A peer that holds its slots of a shared stage for ever leaves some to the others, which pass one after the other. It
+// gets the rest as before, and all waiters are served when it goes on.
+func TestAPeerLeavesSlotsOfASharedStageToOthers(t *testing.T) {
+	const slots, spared = 16, 2
+	r := newRig(t, Options{})
+	own := r.link(0, 0, 1, 1<<20)
+	stage, err := r.core.AddStage(StageSpec{Slots: slots, SlotBytes: kib, Local: 1 << 40, Shared: true})
+	require.Nil(t, err)
+	var plans [2]*plan.Plan
+	var wires [2]plan.LinkID
+	for i := range plans {
+		wires[i] = r.link(uint32(i+1), 0, 1, 1<<20)
+		plans[i] = &plan.Plan{Routes: []plan.Route{{Alignment: 1, SliceBest: kib, Hops: []plan.Hop{
+			{Link: wires[i], Op: transport.Read, Local: stage}, {Link: own, Op: transport.Write, Local: stage}}}}}
+	}
+	stopped := r.submit(plans[0], High, 4*slots*kib, clock.Never)
+	held := r.core.stages[stage]
+	require.Len(t, held.free, spared)
+	other := r.submit(plans[1], High, slots*kib, clock.Never)
+	for !r.status(other).State.Terminal() {
+		at := slices.IndexFunc(r.out, func(s *transport.Slice) bool { return s.Rail.Link != transport.Link(wires[0]) })
+		require.GreaterOrEqual(t, at, 0, "the other peer waits for the one that has stopped")
+		r.finish(at, nil)
+	}
+	require.Equal(t, Completed, r.status(other).State)
+	require.Len(t, held.free, spared)
+	r.drain()
+	require.Equal(t, Completed, r.status(stopped).State)
+	require.Len(t, held.free, slots)
 }

@@ -104,7 +104,7 @@ func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
 	if used == nil {
 		e.mu.Lock()
 		pool.stage, err = e.core.AddStage(dispatch.StageSpec{Slots: sizes.Slots, SlotBytes: sizes.SlotBytes,
-			Local: r.Addr})
+			Local: r.Addr, Shared: key.inward})
 		e.unlockAndDrain()
 	}
 	pool.seen = e.foreign(&transport.Lent{ID: r.ID, Addr: r.Addr, Size: r.Size, Descriptors: r.descriptors()})

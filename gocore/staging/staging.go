@@ -20,6 +20,10 @@
 // each engine copies in memory of its own, and no way has more than two hops at an engine. Pools for our requests, for
 // orders of peers, and memory lent to each peer are apart. A transfer of an order waits for none but its own, so two
 // engines that stage at each other do not wait in a circle.
+//
+// The pool for orders is shared by peers that have nothing to do with each other. One that stops, or means harm, holds
+// its slots until its orders are given up. So the last eighth of the slots is for peers that hold none
+// (dispatch/stage.go).
 package staging
 
 import (
