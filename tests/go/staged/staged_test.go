@@ -101,10 +101,10 @@ func owns() (o owner, err error) {
 	return o, err
 }
 
-// give registers memory of a device, or of the host for -1, all of it filled with a pattern.
-func give(e *engine.Engine, device int, name string, seed uint64) (m memory, id mem.RegionID, err error) {
+// fill allocates memory of a device, or of the host for -1, and fills all of it with a pattern.
+func fill(device int, seed uint64) (m memory, err error) {
 	if m.by, err = owns(); err != nil {
-		return m, 0, err
+		return m, err
 	}
 	if device >= 0 {
 		m.at, err = m.by.Allocate(device, size+2*band)
@@ -114,9 +114,14 @@ func give(e *engine.Engine, device int, name string, seed uint64) (m memory, id 
 		m.at = uintptr(unsafe.Pointer(unsafe.SliceData(m.own)))
 	}
 	if err != nil {
-		return m, 0, err
+		return m, err
 	}
-	if err = m.poke(0, pattern(seed, size+2*band)); err != nil {
+	return m, m.poke(0, pattern(seed, size+2*band))
+}
+
+// give registers filled memory, for all peers if it has a name.
+func give(e *engine.Engine, device int, name string, seed uint64) (m memory, id mem.RegionID, err error) {
+	if m, err = fill(device, seed); err != nil {
 		return m, 0, err
 	}
 	permission := mem.LocalReadWrite
@@ -149,6 +154,7 @@ func (m memory) all() ([]byte, error) {
 // Actor is the child: an engine that owns a region.
 type Actor struct {
 	engine *engine.Engine
+	line   *line
 	memory memory
 	region mem.RegionID
 	peer   engine.SegmentID
@@ -157,7 +163,7 @@ type Actor struct {
 
 // Open starts the engine.
 func (a *Actor) Open(more map[string]any, address *string) (err error) {
-	if a.engine, err = openEngine(more); err == nil {
+	if a.engine, a.line, err = overLine(more); err == nil {
 		*address = a.engine.Address()
 	}
 	return err
