@@ -20,7 +20,7 @@ func TestTheSmallestRegionThatHoldsARangeIsFound(t *testing.T) {
 		table := &regionTable{}
 		var all []*region
 		for i := range 60 {
-			r := &region{Region: mem.Region{ID: mem.RegionID(i + 1), Addr: uintptr(1000 * (i + 1)),
+			r := &region{Region: mem.Region{ID: table.reserve(), Addr: uintptr(1000 * (i + 1)),
 				Size: uint64(1 + random.IntN(1000))}}
 			if overlapping {
 				r.Addr, r.Size = uintptr(1+random.IntN(60_000)), uint64(1+random.IntN(20_000))

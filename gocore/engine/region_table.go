@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"iter"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,42 +9,58 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// regionTable is the set of open regions: read without a lock, changed under mu. The cost of a change grows with the
-// logarithm of their number (region_tree.go).
+// regionTable is the set of open regions: looked up by address without a lock, changed under mu. A change costs the
+// same however many there are (region_tree.go).
 type regionTable struct {
-	tree   atomic.Pointer[regionNode] // the open ones, without leases
-	leases atomic.Pointer[regionNode] // the open leases, which no address means
-	epoch  atomic.Uint64              // grows with every change that peers can see; written under mu
+	tree   regionTree    // the open ones, without leases; changed under mu
+	epoch  atomic.Uint64 // grows with every change that peers can see; written under mu
 	retire sync.WaitGroup
 
-	mu    sync.Mutex
-	slots []uint32 // generation by slot of RegionID
-	free  []uint32
-	byID  map[mem.RegionID]*region // the open ones
-	named map[string]*region       // those of them that have a name
-	going map[mem.RegionID]*region // closed, and not yet known to be out of every peer's reach
-	log   regionLog                // an entry for each step of epoch
+	mu     sync.Mutex
+	leases regionTree         // the open leases, which no address means
+	slots  []regionSlot       // by slot of RegionID
+	free   []uint32           // slots, the one that was given back last at the end
+	open   int                // slots with an open region
+	going  int                // slots with a closed one
+	named  map[string]*region // the open ones that have a name
+	log    regionLog          // an entry for each step of epoch
 }
 
-// list goes over the regions that are open when it begins, by address and then size. Leases are none.
-func (t *regionTable) list() iter.Seq[*region] {
-	return func(yield func(*region) bool) { rootOf(&t.tree).visit(yield) }
+// regionSlot is a number of a region, for one after the other.
+type regionSlot struct {
+	region     *region // open, or closed and not yet known to be out of every peer's reach; nil: neither
+	generation uint32  // the latest
+	going      bool    // it is closed
 }
 
-// offered goes over the regions and leases that are open when it begins.
-func (t *regionTable) offered() iter.Seq[*region] {
-	return func(yield func(*region) bool) { _ = rootOf(&t.tree).visit(yield) && rootOf(&t.leases).visit(yield) }
-}
-
-func rootOf(tree *atomic.Pointer[regionNode]) regionNode {
-	if root := tree.Load(); root != nil {
-		return *root
+// slotLocked returns the slot of a region that is open or on its way out, nil if it is neither.
+func (t *regionTable) slotLocked(id mem.RegionID) *regionSlot {
+	if slot := uint32(id); uint64(slot) < uint64(len(t.slots)) {
+		if s := &t.slots[slot]; s.region != nil && s.generation == uint32(id>>32) {
+			return s
+		}
 	}
 	return nil
 }
 
+// list returns the open regions, by address and then size. Leases are none.
+func (t *regionTable) list() []*region {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.tree.appendTo(nil)
+}
+
+// offered returns the open regions and leases.
+func (t *regionTable) offered() []*region {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.offeredLocked()
+}
+
+func (t *regionTable) offeredLocked() []*region { return t.leases.appendTo(t.tree.appendTo(nil)) }
+
 // treeOf returns the tree that has a region.
-func (t *regionTable) treeOf(r *region) *atomic.Pointer[regionNode] {
+func (t *regionTable) treeOf(r *region) *regionTree {
 	if r.lease != nil {
 		return &t.leases
 	}
@@ -57,7 +71,7 @@ func (t *regionTable) treeOf(r *region) *atomic.Pointer[regionNode] {
 func (t *regionTable) len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.byID)
+	return t.open
 }
 
 // find returns the smallest open region that holds [addr, addr+length), or nil.
@@ -66,14 +80,23 @@ func (t *regionTable) find(addr uintptr, length uint64) *region {
 	if end < addr {
 		return nil
 	}
-	return rootOf(&t.tree).smallest(addr, end, nil)
+	found, sure := t.tree.find(addr, end)
+	if !sure {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		found, _ = t.tree.find(addr, end)
+	}
+	return found
 }
 
 // get returns an open region or lease, or nil.
 func (t *regionTable) get(id mem.RegionID) *region {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.byID[id]
+	if s := t.slotLocked(id); s != nil && !s.going {
+		return s.region
+	}
+	return nil
 }
 
 // add makes a region visible, or all ranges of a lease. The first comes last, so readers without the lock see it with
@@ -84,17 +107,18 @@ func (t *regionTable) add(list ...*region) *errs.Error {
 	if err := t.nameFreeLocked(list[0].Name); err != nil {
 		return err
 	}
-	if t.byID == nil {
-		t.byID, t.named = map[mem.RegionID]*region{}, map[string]*region{}
-		t.going = map[mem.RegionID]*region{}
-	}
 	for _, r := range slices.Backward(list) {
-		t.byID[r.ID] = r
+		t.slots[uint32(r.ID)].region = r
+		t.open++
 		if r.Name != "" {
+			if t.named == nil {
+				t.named = map[string]*region{}
+			}
 			t.named[r.Name] = r
 		}
 		r.life.advance(eventPublished)
-		t.publishLocked(rootOf(t.treeOf(r)).with(r), r)
+		t.treeOf(r).add(r)
+		t.changedLocked(r)
 	}
 	return nil
 }
@@ -124,10 +148,11 @@ func (t *regionTable) reserve() mem.RegionID {
 		slot, t.free = t.free[n-1], t.free[:n-1]
 	} else {
 		slot = uint32(len(t.slots))
-		t.slots = append(t.slots, 0)
+		t.slots = append(t.slots, regionSlot{})
 	}
-	t.slots[slot]++
-	return mem.RegionID(uint64(t.slots[slot])<<32 | uint64(slot))
+	s := &t.slots[slot]
+	s.generation++
+	return mem.RegionID(uint64(s.generation)<<32 | uint64(slot))
 }
 
 func (t *regionTable) giveBack(id mem.RegionID) {
@@ -141,16 +166,22 @@ func (t *regionTable) giveBack(id mem.RegionID) {
 func (t *regionTable) leave(id mem.RegionID) *region {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.byID[id]
-	if r == nil {
-		return t.going[id]
+	s := t.slotLocked(id)
+	if s == nil {
+		return nil
 	}
-	delete(t.byID, id)
+	r := s.region
+	if s.going {
+		return r
+	}
+	s.going = true
+	t.open--
+	t.going++
 	if r.Name != "" {
 		delete(t.named, r.Name)
 	}
-	t.going[id] = r
-	t.publishLocked(rootOf(t.treeOf(r)).without(r), r)
+	t.treeOf(r).remove(r)
+	t.changedLocked(r)
 	return r
 }
 
@@ -158,16 +189,26 @@ func (t *regionTable) leave(id mem.RegionID) *region {
 func (t *regionTable) left(r *region) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, was := t.going[r.ID]
-	delete(t.going, r.ID)
-	return was
+	s := t.slotLocked(r.ID)
+	if s == nil || !s.going {
+		return false
+	}
+	s.region, s.going = nil, false
+	t.going--
+	return true
 }
 
 // all are the open regions and leases, and those that are on their way out.
 func (t *regionTable) all() []*region {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.AppendSeq(slices.Collect(t.offered()), maps.Values(t.going))
+	list := t.offeredLocked()
+	for i := 0; i < len(t.slots) && len(list) < t.open+t.going; i++ {
+		if t.slots[i].going {
+			list = append(list, t.slots[i].region)
+		}
+	}
+	return list
 }
 
 // touch makes peers ask again: a transport has changed a descriptor of the region.
@@ -177,9 +218,8 @@ func (t *regionTable) touch(id mem.RegionID) {
 	t.stepLocked(id)
 }
 
-// publishLocked makes a tree visible, with or without r. Peers hear of regions that they may touch.
-func (t *regionTable) publishLocked(tree regionNode, r *region) {
-	t.treeOf(r).Store(&tree)
+// changedLocked lets peers hear of a region that came or went, if they may touch it.
+func (t *regionTable) changedLocked(r *region) {
 	if r.Permission != mem.LocalReadWrite {
 		t.stepLocked(r.ID)
 	}
@@ -196,7 +236,7 @@ func (t *regionTable) since(steps uint64) (open []*region, closed []mem.RegionID
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	changed, complete := t.log.since(steps)
-	if !complete || 2*len(changed) > len(t.byID) {
+	if !complete || 2*len(changed) > t.open {
 		return nil, nil, 0, false
 	}
 	seen := make(map[mem.RegionID]bool, len(changed))
@@ -205,8 +245,8 @@ func (t *regionTable) since(steps uint64) (open []*region, closed []mem.RegionID
 			continue
 		}
 		seen[id] = true
-		if r := t.byID[id]; r != nil && r.Permission != mem.LocalReadWrite {
-			open = append(open, r)
+		if s := t.slotLocked(id); s != nil && !s.going && s.region.Permission != mem.LocalReadWrite {
+			open = append(open, s.region)
 		} else {
 			closed = append(closed, id)
 		}

@@ -15,12 +15,29 @@ func testRegion(addr uintptr, size uint64) *region {
 	return &region{Region: mem.Region{Addr: addr, Size: size}}
 }
 
+// opened adds a region under the next number.
+func (t *regionTable) opened(test testing.TB, addr uintptr, size uint64) *region {
+	r := testRegion(addr, size)
+	r.ID = t.reserve()
+	if err := t.add(r); err != nil {
+		test.Fatal(err)
+	}
+	return r
+}
+
+// closed takes a region out, and gives its number back.
+func (t *regionTable) closed(test testing.TB, r *region) {
+	if t.leave(r.ID) != r || !t.left(r) {
+		test.Fatal("not closed")
+	}
+	t.giveBack(r.ID)
+}
+
 // A look-up that runs beside the registration of an overlapping region sees the table before it or after it. It never
 // sees a mix that misses a region which is open all the time.
 func TestLookUpBesideARegistrationNeverMissesAnOpenRegion(t *testing.T) {
 	var table regionTable
-	outer := testRegion(0x10000, 0x10000)
-	require.Nil(t, table.add(outer))
+	outer := table.opened(t, 0x10000, 0x10000)
 	var registrations atomic.Int64
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -31,13 +48,7 @@ func TestLookUpBesideARegistrationNeverMissesAnOpenRegion(t *testing.T) {
 				return
 			default:
 			}
-			inner := testRegion(0x12000, 0x1000)
-			inner.ID = table.reserve()
-			if table.add(inner) == nil {
-				table.leave(inner.ID)
-				table.left(inner)
-			}
-			table.giveBack(inner.ID)
+			table.closed(t, table.opened(t, 0x12000, 0x1000))
 			registrations.Add(1)
 		}
 	}()
@@ -63,9 +74,7 @@ func TestFindReturnsTheSmallestRegionThatHoldsTheRange(t *testing.T) {
 		var table regionTable
 		var all []*region
 		for range 1 + random.Intn(12) {
-			r := testRegion(uintptr(0x1000+random.Intn(64)*64), uint64(1+random.Intn(512)))
-			require.Nil(t, table.add(r))
-			all = append(all, r)
+			all = append(all, table.opened(t, uintptr(0x1000+random.Intn(64)*64), uint64(1+random.Intn(512))))
 		}
 		for range 100 {
 			addr, length := uintptr(0xf00+random.Intn(80*64)), uint64(1+random.Intn(128))

@@ -349,7 +349,7 @@ func (e *Engine) isSilent(p *peer) bool {
 // description lists the open regions of which listed returns true.
 func (e *Engine) description(listed func(*region) bool) *segment.Description {
 	d := e.describeSelf(e.describedEpoch()) // read before the regions: a change meanwhile is of the next one
-	for r := range e.regions.offered() {
+	for _, r := range e.regions.offered() {
 		if listed(r) {
 			d.Regions = append(d.Regions, e.describe(r))
 		}

@@ -44,7 +44,7 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 
 // countRegions counts regions, segments, peers and notifications.
 func (e *Engine) countRegions(s *metrics.Snapshot) {
-	for r := range e.regions.list() {
+	for _, r := range e.regions.list() {
 		s.Regions++
 		s.RegisteredBytes += r.Size
 	}
