@@ -26,6 +26,10 @@ const (
 
 // Describe implements transport.Host.
 func (p *port) Describe(key transport.LocalKey, descriptor transport.Descriptor) {
+	if p.own == nil {
+		p.engine.log.Error("a descriptor is replaced, and Info.Replaces is false", "transport", p.name)
+		return
+	}
 	p.mu.Lock()
 	r := p.own[key]
 	switch {
@@ -50,6 +54,9 @@ func (e *Engine) describedAnew(r *region) {
 // begin notes that a region is being registered: from now on, descriptors of keys that we do not know yet can be
 // replaced.
 func (p *port) begin() {
+	if p.own == nil {
+		return
+	}
 	p.mu.Lock()
 	p.registering++
 	p.mu.Unlock()
@@ -57,6 +64,9 @@ func (p *port) begin() {
 
 // end is the counterpart of begin.
 func (p *port) end() {
+	if p.own == nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.registering--; p.registering == 0 {
@@ -66,6 +76,10 @@ func (p *port) end() {
 
 // enter makes a region known by its key, with the newest descriptor.
 func (p *port) enter(r *region, at *registration) {
+	if p.own == nil {
+		r.on[p.index].Store(at)
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if newer, is := p.earlier[at.key]; is {
@@ -77,9 +91,11 @@ func (p *port) enter(r *region, at *registration) {
 
 // deregister ends the key of a region.
 func (p *port) deregister(ctx context.Context, key transport.LocalKey) error {
-	p.mu.Lock()
-	delete(p.own, key)
-	p.mu.Unlock()
+	if p.own != nil {
+		p.mu.Lock()
+		delete(p.own, key)
+		p.mu.Unlock()
+	}
 	return p.transport.Deregister(ctx, key)
 }
 

@@ -48,3 +48,22 @@ func TestListenersHaveABound(t *testing.T) {
 	}
 	require.Len(t, c.listeners, listenersMax)
 }
+
+// The keys of a transport are kept where its Info says that it replaces descriptors.
+func TestATransportWithoutReplacesReplacesNoDescriptor(t *testing.T) {
+	changes, stays := newHand("changes"), newHand("stays")
+	stays.stays = true
+	w := newWorkshopOf(t, changes, stays)
+	r := w.region("kv")
+	was, another := r.descriptor(1), transport.Descriptor("another")
+	for i, p := range w.ports {
+		p.Describe(r.key(i), another)
+	}
+	require.Equal(t, another, r.descriptor(0))
+	require.Equal(t, was, r.descriptor(1))
+	require.Len(t, w.ports[0].own, 1)
+	require.Nil(t, w.ports[1].own)
+	require.NoError(t, w.CloseRegion(t.Context(), r.ID))
+	w.regions.retire.Wait()
+	require.Empty(t, w.ports[0].own)
+}

@@ -302,8 +302,7 @@ func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 	for i, plug := range plugs {
 		p := &port{engine: e, index: uint8(i), name: plug.Factory.Name(),
 			number: e.config.NumberOf(plug.Factory.Name()), required: e.config.Required(plug.Factory.Name()),
-			links: map[transport.Link]attachedLink{},
-			own:   map[transport.LocalKey]*region{}, earlier: map[transport.LocalKey]transport.Descriptor{}}
+			links: map[transport.Link]attachedLink{}}
 		e.ports = append(e.ports, p)
 		e.infos[i].Name = p.name       // explanations and hints name a transport that is not open, too
 		if !e.config.Enabled(p.name) { // not even asked: a vendor's library stays in the process once it is loaded

@@ -24,6 +24,7 @@ type hand struct {
 	self   transport.Peer
 	sink   transport.Sink
 	inline func() bool // the answer of Inline; nil: it carries nothing out
+	stays  bool        // it replaces no descriptors
 
 	mu      sync.Mutex
 	news    sync.Cond
@@ -61,8 +62,8 @@ func newHand(name string) *hand {
 }
 
 func (h *hand) Info() transport.Info {
-	info := transport.Info{Name: h.name, SameHost: true, SliceMax: 1 << 20, SliceBest: 1 << 20, Alignment: 1,
-		SlicesMax: 64}
+	info := transport.Info{Name: h.name, SameHost: true, Replaces: !h.stays, SliceMax: 1 << 20, SliceBest: 1 << 20,
+		Alignment: 1, SlicesMax: 64}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info
 }
@@ -172,11 +173,18 @@ type workshop struct {
 }
 
 func newWorkshop(t *testing.T, names ...string) *workshop {
-	w := &workshop{t: t}
+	hands := make([]*hand, len(names))
+	for i, name := range names {
+		hands[i] = newHand(name)
+	}
+	return newWorkshopOf(t, hands...)
+}
+
+func newWorkshopOf(t *testing.T, hands ...*hand) *workshop {
+	w := &workshop{t: t, hands: hands}
 	var plugs []transport.Factory
-	for _, name := range names {
-		w.hands = append(w.hands, newHand(name))
-		plugs = append(plugs, handFactory{w.hands[len(w.hands)-1]})
+	for _, h := range hands {
+		plugs = append(plugs, handFactory{h})
 	}
 	var err error
 	w.Engine, err = Open(context.Background(), Options{Transports: Plugs(plugs...)})

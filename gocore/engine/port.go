@@ -35,6 +35,7 @@ type port struct {
 	attaches []uint32 // by index of a link: the newest generation that Attach has returned
 	early    []notice // about links that Attach has not returned yet
 
+	// For a transport that names regions by their keys (Info.Replaces, Info.Delegates), nil for others.
 	own         map[transport.LocalKey]*region              // our regions
 	registering int                                         // calls of Register under way
 	earlier     map[transport.LocalKey]transport.Descriptor // that came before Register had returned

@@ -11,11 +11,16 @@ import (
 func (p *port) adopt(opened transport.Transport) {
 	e := p.engine
 	p.transport, p.reason = opened, ""
-	e.infos[p.index] = opened.Info()
+	info := opened.Info()
+	e.infos[p.index] = info
+	p.own, p.earlier = nil, nil
+	if info.Replaces || info.Delegates {
+		p.own, p.earlier = map[transport.LocalKey]*region{}, map[transport.LocalKey]transport.Descriptor{}
+	}
 	p.lookForOptions()
 	p.notifier, _ = transport.Find[transport.Notifier](opened)
 	p.filer = nil
-	if e.infos[p.index].Files {
+	if info.Files {
 		p.filer, _ = transport.Find[transport.Filer](opened)
 	}
 	e.inliners[p.index], _ = transport.Find[transport.Inliner](opened)

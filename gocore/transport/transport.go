@@ -246,7 +246,7 @@ type Host interface {
 	// peers that know the older one. They import this one, and then forget the key of the older. Until then slices with
 	// the older key come: the owner serves them where it can and refuses them as Replaced where it cannot, and then the
 	// peer asks at once. Any goroutine may call it, before Register has returned too; it does not block. A key that is
-	// not registered is ignored.
+	// not registered is ignored. It is for transports with Info.Replaces: the keys of others are not kept.
 	Describe(key LocalKey, descriptor Descriptor)
 	Log() *slog.Logger
 }
@@ -266,6 +266,7 @@ type Info struct {
 	Copies    bool                               // Poll carries out queued slices, 10 to 50 µs each: see Poller
 	Bounces   bool                               // its bytes of devices cross memory of the host: staging comes first
 	Pins      bool                               // Register takes time that grows with the size: it pins pages
+	Replaces  bool                               // descriptors of its regions change: see Host.Describe
 	SliceMax  uint64                             // bytes in one slice
 	SliceBest uint64                             // bytes in one slice beyond which nothing is gained
 	Alignment uint64                             // of addresses, offsets and lengths; 1 if any

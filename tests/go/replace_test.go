@@ -79,6 +79,12 @@ type numbered struct {
 
 func (r *replacer) Inner() transport.Transport { return r.Transport }
 
+func (r *replacer) Info() transport.Info {
+	info := r.Transport.Info()
+	info.Replaces = true
+	return info
+}
+
 func (r *replacer) describe(key transport.LocalKey) transport.Descriptor {
 	self := r.host.Self().ID
 	d := binary.LittleEndian.AppendUint64(self[:], uint64(key))

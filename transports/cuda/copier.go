@@ -47,7 +47,7 @@ func (t *copier) begun(name string, host transport.Host, sink transport.Sink, pi
 // infoOf has the facts that hold for both transports.
 func infoOf(name string) transport.Info {
 	info := transport.Info{Name: name, Versions: transport.Versions{First: version, Last: version}, Vectors: true,
-		Copies: true, Alignment: 1, SliceMax: sliceMax, SliceBest: sliceMax, SlicesMax: slicesMax}
+		Copies: true, Replaces: true, Alignment: 1, SliceMax: sliceMax, SliceBest: sliceMax, SlicesMax: slicesMax}
 	info.Pairs[mem.Cuda][mem.Cuda] = true
 	info.Pairs[mem.Host][mem.Cuda] = true
 	return info

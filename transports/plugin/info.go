@@ -40,7 +40,7 @@ func (p *port) takeInfo(c *C.tent_info) error {
 		return p.senseless("it speaks versions %d to %d", uint16(c.version_first), uint16(c.version_last))
 	}
 	p.info = transport.Info{Name: p.library.name, Vectors: has(C.TENT_VECTORS), Checksums: has(C.TENT_CHECKSUMS),
-		Versions: transport.Versions{First: uint16(c.version_first), Last: uint16(c.version_last)},
+		Versions: transport.Versions{First: uint16(c.version_first), Last: uint16(c.version_last)}, Replaces: true,
 		SameHost: has(C.TENT_SAME_HOST), Copies: has(C.TENT_COPIES), Pins: has(C.TENT_PINS), SliceMax: most,
 		Files: has(C.TENT_FILES), Bounces: has(C.TENT_BOUNCES), Protects: has(C.TENT_PROTECTS),
 		SliceBest: best, Alignment: unit, SlicesMax: min(int(c.slices_max), slots)}

@@ -194,7 +194,7 @@ var reachable = [...]mem.Kind{mem.Host, mem.Cuda, mem.Rocm}
 // Info implements transport.Transport.
 func (t *Transport) Info() transport.Info {
 	info := transport.Info{Name: Name, Versions: transport.Versions{First: protocol, Last: protocol}, Vectors: true,
-		Pins: true, Alignment: 1, SliceMax: 16 << 20, SliceBest: 1 << 20, SlicesMax: slicesMax}
+		Pins: true, Replaces: true, Alignment: 1, SliceMax: 16 << 20, SliceBest: 1 << 20, SlicesMax: slicesMax}
 	for _, here := range reachable { // whether a NIC takes memory of a device is seen when it is registered
 		for _, there := range reachable {
 			info.Pairs[here][there] = true

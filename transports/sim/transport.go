@@ -99,7 +99,7 @@ func (n *Network) find(name, address string, id transport.ID) *Transport {
 func (t *Transport) Info() transport.Info {
 	s := &t.settings
 	return transport.Info{Name: t.name, Pairs: s.Pairs, Vectors: s.Vectors, Files: s.Files, Checksums: true,
-		SameHost: s.SameHost, Pins: s.Pins, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
+		SameHost: s.SameHost, Pins: s.Pins, Replaces: true, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
 		Alignment: s.Alignment, SlicesMax: s.SlicesMax}
 }
 

@@ -218,7 +218,12 @@ func (h host) Self() transport.Peer {
 	return self
 }
 func (h host) Describe(key transport.LocalKey, d transport.Descriptor) {
-	h.n.w.locked(func() { h.n.described[key] = d })
+	h.n.w.locked(func() {
+		if !h.n.Info.Replaces {
+			h.n.w.complain("the descriptor of key %#x is replaced, and Info.Replaces is false", key)
+		}
+		h.n.described[key] = d
+	})
 }
 func (h host) Refused(transport.Refusal, string, error) {}
 func (h host) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
