@@ -48,7 +48,7 @@ type registering struct {
 	ended   bool               // the region is closed or undone: a key that comes now goes back
 	pending []*port            // that have not answered
 	settled chan struct{}      // closed when none is pending; nil: there never was one
-	stop    context.CancelFunc // ends their calls
+	stop    context.CancelFunc // ends their calls; nil once a region without such transports is registered
 	fences  []keptFence        // of the time since they began, for their keys too
 }
 
@@ -156,6 +156,7 @@ func (e *Engine) install(r *region) *errs.Error {
 	}
 	if len(slow) == 0 {
 		r.registering.stop()
+		r.registering.stop = nil // a context each would be a tenth of the objects that the collector marks
 		closeExport(&asked)
 	} else if failure == nil {
 		failure = e.await(ctx, r, slow, answers)
@@ -338,7 +339,9 @@ func (e *Engine) finishRegistering(ctx context.Context, r *region) error {
 	w.mu.Lock()
 	w.ended = true
 	w.mu.Unlock()
-	w.stop()
+	if w.stop != nil {
+		w.stop()
+	}
 	return r.awaitSettled(ctx)
 }
 
