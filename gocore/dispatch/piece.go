@@ -67,7 +67,7 @@ type piece struct {
 	length      uint64
 	due         clock.Time // end of the pause before a retry
 	slots       [stagesMost]int32
-	sharer      *peer  // whose slots of shared stages these are; nil: of none
+	sharer      *peer  // to which its slots of shared stages count; nil: none
 	tried       uint64 // rails that failed it in this round, a bit each by index
 	sent        uint16 // times in an attempt, over all routes
 	tries       uint8  // rounds over the rails of this route that failed

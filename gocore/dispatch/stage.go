@@ -170,8 +170,8 @@ func (c *Core) releaseSlots(p *piece) {
 	p.staged, p.sharer = false, nil
 }
 
-// wakeStages sends as many waiters back to their queues as there are free slots, those that may take one. One that finds
-// another of its stages full waits there next.
+// wakeStages sends as many waiters back to their queues as there are free slots, those that may take one. One that
+// finds another of its stages full waits there next.
 func (c *Core) wakeStages(now clock.Time) {
 	for _, s := range c.stages[1:] {
 		n := len(s.free)

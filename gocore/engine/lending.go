@@ -259,8 +259,8 @@ func (e *Engine) asker(from transport.Peer) (*asker, error) {
 	return a, nil
 }
 
-// carriedOut ends an order of an asker. One that could never be called back is forgotten: it costs a caller nothing to be
-// another engine with each order.
+// carriedOut ends an order of an asker. One that could never be called back is forgotten: it costs a caller nothing to
+// be another engine with each order.
 func (e *Engine) carriedOut(a *asker) {
 	s := &e.staging
 	s.asking.Lock()

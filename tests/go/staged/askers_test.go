@@ -79,8 +79,8 @@ func (a *Actor) Flood(_ netbed.Nothing, _ *netbed.Nothing) error {
 	return nil
 }
 
-// hops are the moments at which an asker ends: while it copies to its stage, while its keeper reads from there, and
-// while the keeper copies out of its device.
+// hops are the moments at which an asker ends. It copies to its stage then, or its keeper reads from there, or the
+// keeper copies out of its device.
 var hops = []struct {
 	name   string
 	op     transport.Op

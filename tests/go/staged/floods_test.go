@@ -54,7 +54,7 @@ func TestAFloodOfOrdersIsBounded(t *testing.T) {
 		before := heap()
 		var senders sync.WaitGroup
 		var started, refused, next atomic.Int64
-		for range 2 * openMost { // whoever is not refused waits here
+		for range 2 * openMost { // those that are not refused wait here
 			senders.Go(func() {
 				for n := next.Add(1); n < lanes; n = next.Add(1) {
 					one := o

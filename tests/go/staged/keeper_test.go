@@ -62,7 +62,7 @@ func (k *keeper) unchanged(why string) {
 	}
 }
 
-// settles ends an attack: no slot is held any more, and whatever comes late would show.
+// settles ends an attack: no slot is held any more, and bytes that come late would show.
 func (k *keeper) settles(friend *asker, why string) {
 	k.t.Helper()
 	awaitSlots(k.t, k.Engine)
@@ -77,7 +77,7 @@ func (k *keeper) warm(friend *asker) {
 	require.Equal(k.t, errs.OK, friend.gives(k, friend.order(transport.Read, friend.knows(k)["shown"], 4096)))
 }
 
-// awaitFree waits until so many slots of the keeper are free, at most.
+// awaitFree waits until at most a number of the keeper's slots are free.
 func (k *keeper) awaitFree(most float64) {
 	k.t.Helper()
 	for end := time.Now().Add(patience); k.Metrics()["tent_staging_slots_free"] > most; runtime.Gosched() {

@@ -24,7 +24,7 @@ import (
 	"github.com/tent-engine/tent/transports/delegate"
 )
 
-// liar speaks the control plane without being an engine, and says whatever it likes about itself. Its ID is its own.
+// liar speaks the control plane without being an engine, and lies about itself. Its ID is its own.
 func liar(t *testing.T, claims transport.Peer) (voice, transport.ID) {
 	credentials, err := security.Open(security.Settings{})
 	require.NoError(t, err)
@@ -69,7 +69,8 @@ func TestAnOrderIsNotItsClaimsOwn(t *testing.T) {
 		k.unchanged("orders of liars")
 		require.Equal(t, before, staged(), "the stage of the peer changed")
 		for _, op := range []transport.Op{transport.Write, transport.Read} {
-			require.Equal(t, errs.OK, friend.gives(k, friend.order(op, keys["theirs"], size)), "the peer itself, %v", op)
+			o := friend.order(op, keys["theirs"], size)
+			require.Equal(t, errs.OK, friend.gives(k, o), "the peer itself, %v", op)
 		}
 		theirs := k.regions["theirs"]
 		copy(theirs.must[band:], before[band:band+size])
@@ -160,6 +161,7 @@ func TestAnOrderTargetsItsPeersOwnStage(t *testing.T) {
 		friend, thief := newAsker(t), newAsker(t)
 		k := newKeeper(t, friend)
 		key := thief.knows(k)["cache"]
+		k.warm(friend) // so that the keeper has a way to the stage of the other one, too
 		staged := friend.stage.mustAll(t)
 		before := staged()
 		for _, op := range []transport.Op{transport.Read, transport.Write} {
@@ -197,7 +199,8 @@ func TestAStageIsLentToOnePeer(t *testing.T) {
 			}
 			for _, op := range []transport.Op{transport.Write, transport.Read} { // first from the stage, then into it
 				_, err = thief.line.Execute(t.Context(), &transport.Order{From: friend.Self(), Op: op,
-					Key: transport.LocalKey(keyIn(r.Descriptors[delegate.Name])), Places: []uint64{0}, Bytes: 4096, Lent: stage})
+					Key: transport.LocalKey(keyIn(r.Descriptors[delegate.Name])), Places: []uint64{0}, Bytes: 4096,
+					Lent: stage})
 				require.Error(t, err, "%v: the stage is lent to the keeper", op)
 				t.Log(err)
 			}
