@@ -124,7 +124,7 @@ def bill(found: list[Part], version: str) -> dict[str, Any]:
 
 
 def write_bill(go: str, file: Path) -> None:
-    """Writes the bill of materials of what this Go links, and makes its folder."""
+    """Writes the bill of materials of the modules that this Go links, and makes its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(bill(parts(go), package_version()), indent=2) + "\n", encoding="utf-8")
 

@@ -57,7 +57,7 @@ def register_sglang() -> None:
 
 
 def _add_member(kinds: type[Enum], name: str, value: str) -> None:
-    """Adds a member to an enum whose members are found by their values."""
+    """Adds a member to an enum that finds its members by their values."""
     member = object.__new__(kinds)
     member._name_, member._value_ = name, value
     member.__objclass__ = kinds  # type: ignore[attr-defined]

@@ -16,14 +16,14 @@ from ..errors import InvalidArgumentError
 
 logger = logging.getLogger("tent.integrations")
 
-TESTED = ("0.5.23",)  # versions of SGLang whose classes `make test-clients` has run
+TESTED = ("0.5.23",)  # versions of SGLang: `make test-clients` has run their classes
 INSTEAD = 'take "--disaggregation-transfer-backend nixl" under `tent run --as nixl` instead'
 
 _swapping = threading.Lock()
 
 
 class HostAgent(nixl.nixl_agent):
-    """The agent of a server on CPUs: SGLang calls its KV cache memory of a GPU whatever the device is."""
+    """The agent of a server on CPUs: SGLang calls its KV cache memory of a GPU there too."""
 
     def register_memory(self, reg_list: Any, mem_type: str | None = None, *given: Any, **named: Any) -> Any:
         """Registers ranges."""

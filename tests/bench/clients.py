@@ -37,7 +37,6 @@ from importlib import metadata
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
-os.environ["PYTHONSAFEPATH"] = "1"  # of the stacks: the tent of this folder may have no native module
 import little
 from channel import CHANNELS, rate
 from clientrows import CHOSEN, DESCRIPTORS, HELD, MOVED, OBJECTS, POSTED, RATE, SPENT, Figures, rows
@@ -122,7 +121,7 @@ def serve(name: str, load: Load, model: Path, logs: Path) -> tuple[list[Transfer
 
 def counted(written: Path, mover: Server, load: Load, failed: int) -> tuple[list[Transfer], list[Post]]:
     """A transfer for each request, and the posts of most descriptors; `failed` is the number of failures before. A
-    server says what it has counted in its next step, so it gets small requests until all is there."""
+    server reports its counts in its next step, so it gets small requests until all is there."""
     for _ in range(LATE):
         figures = read(written)
         if len(figures.largest()) >= load.requests:
@@ -271,4 +270,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    os.environ["PYTHONSAFEPATH"] = "1"  # of the stacks: the tent of this folder may have no native module
     sys.exit(main())

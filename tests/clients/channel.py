@@ -41,7 +41,7 @@ class Channel:
         server_settings: dict[str, Any] | None = None,
         client_settings: dict[str, Any] | None = None,
     ) -> str:
-        """Reads objects of 1 MiB from a server, verifies the last time, and returns what the client has printed. The
+        """Reads objects of 1 MiB from a server, verifies the last time, and returns the output of the client. The
         settings are those of the engine of tent on each side."""
         data, control, own = free_ports(3)
         prefix = ["-m", "tent", "run", "--as", self.stands_for, "--", sys.executable] if self.stands_for else []
@@ -86,7 +86,7 @@ def _serving(command: list[str], environment: dict[str, str]) -> Iterator[Callab
 
 
 def _run(command: list[str], environment: dict[str, str], check: Callable[[], None]) -> str:
-    """Runs a client, and returns what it has said. It would wait for a server that has ended."""
+    """Runs a client, and returns its output. It would wait for a server that has ended."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as client:

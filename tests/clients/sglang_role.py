@@ -164,7 +164,7 @@ class Server:
     def _failure(self, party: Any) -> str:
         try:
             party.failure_exception()
-        except Exception as error:  # whatever the backend raises is the answer
+        except Exception as error:  # any error of the backend is the answer
             return f"{type(error).__name__}: {error}"
         return "failed without an error"
 

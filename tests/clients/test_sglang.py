@@ -180,7 +180,7 @@ def test_a_decode_server_that_dies_fails_its_room_and_is_replaced(pair: Pair) ->
 
 def test_a_prefill_server_that_dies_fails_its_room_and_is_replaced(pair: Pair) -> None:
     """SGLang's decode server hears of it by its heartbeats. It lives, meets the successor at the same address, and
-    what had come before is untouched."""
+    the bytes that had come before are untouched."""
     ((_, there),) = pair.drawn(1)
     pair.decode.say(rooms=[there], kill=pair.prefill.process.pid)
     (end,) = pair.decode.hear()["ends"].values()

@@ -134,7 +134,7 @@ def test_a_rail_that_is_cut_costs_mooncakes_connector_no_transfer(model: Path, l
         failed = read(written).failures
         for prompt, right in truth.items():
             assert decode.tokens(list(prompt), transfer=way.hand_over(prefill, list(prompt))) == right, decode.tail()
-        prefill.tokens([3], 1)  # a step, in which it says what it has counted
+        prefill.tokens([3], 1)  # a step, in which it reports its counts
     figures = read(written)
     assert figures.failures == failed and len(figures.transfers) > len(truth)
     assert seen.most["tent_faults_injected_total"] > 0, "the rail was not cut"

@@ -110,7 +110,7 @@ class Stack:
         self.hooks.setdefault(target, []).append(hook)
 
     def found(self, backend: str, kind: KVClassType) -> Any:
-        """What SGLang finds once the hooks are applied."""
+        """The class that SGLang finds once the hooks are applied."""
         (hook,) = self.hooks[f"{DISAGGREGATION}.utils.get_kv_class"]
         return hook(get_kv_class, self.backends(backend), kind)
 

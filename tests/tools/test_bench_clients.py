@@ -74,7 +74,7 @@ def test_nothing_begins_after_the_limit(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_where_the_last_one_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of a round: what was measured is not measured again."""
+    """In the middle of a round: measured parts are not measured again."""
     served: list[tuple[str, int]] = []
     moved = [transfers.Transfer(1e-3, 8, 1, None)]
 

@@ -221,7 +221,7 @@ def test_a_kernel_that_does_not_build_fails_its_stage_and_no_other(
 
 def test_ci_requires_the_stage_and_calls_the_one_command() -> None:
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert "export REQUIRE=rdma" in lines
+    assert 'export REQUIRE="rdma cuda"' in lines
     assert lines[-1] == "exec make test"
     assert re.search(r"^    make test ", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
 

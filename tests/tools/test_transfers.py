@@ -1,4 +1,4 @@
-"""The plug-in by which the clients' tests and benchmark count vLLM's transfers, and the reading of what it writes.
+"""The plug-in by which the clients' tests and benchmark count vLLM's transfers, and the reading of its file.
 
 The lines were recorded from vLLM 0.32, beside a run of all tests.
 """
@@ -144,7 +144,7 @@ def test_the_plug_in_writes_what_passes(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class Late(servers.Server):
-    """A server that says what it has counted a step later."""
+    """A server that reports its counts a step later."""
 
     def tokens(self, prompt: list[int], tokens: int = 24, transfer: dict[str, Any] | None = None) -> list[int]:
         said = self.logs / "said"

@@ -1,4 +1,4 @@
-"""The tag of a wheel is the one that it deserves, and its bill of materials that of what is linked."""
+"""The tag of a wheel is the one that it deserves, and its bill of materials that of the linked modules."""
 
 from __future__ import annotations
 

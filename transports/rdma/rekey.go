@@ -19,7 +19,7 @@ import (
 // The end of a peer needs no new keys: Disconnect closes its queue pairs, and no others are connected with it
 // (decision 0120).
 //
-// A device registers the bytes of the region once for that, part by part, half of what Register does; pages are pinned
+// A device registers the bytes of the region once for that, part by part, half as many as Register; pages are pinned
 // already, and peers use the old keys meanwhile. Fences that wait for one another share the next registration.
 
 // rekey carries out a fence of a region that is kept, or kept from one peer alone. It fails with ctx while devices

@@ -27,7 +27,7 @@ type tap struct {
 	line *line
 }
 
-// line is what an engine offers to its transport of orders. Hears has each message before it is sent, if it is set.
+// line stands between an engine and its transport of orders. Hears has each message before it is sent, if it is set.
 type line struct {
 	transport.Host
 	transport.Deputy

@@ -100,8 +100,8 @@ func starts(t *testing.T, k *keeper, op transport.Op, order bool) *child {
 	return c
 }
 
-// An asker is killed in each hop. The slots of its orders come back, what they have left behind in the region stays as
-// it is, and other peers go on.
+// An asker is killed in each hop. The slots of its orders come back, the bytes that they have left behind in the region
+// stay, and other peers go on.
 func TestAnAskerIsKilledInEachHop(t *testing.T) {
 	fake.Run(t, fake.Driver{}, slow(t), func(t *testing.T, _ *fake.Loaded) {
 		friend := newAsker(t)

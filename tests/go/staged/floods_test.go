@@ -79,7 +79,7 @@ func TestAFloodOfOrdersIsBounded(t *testing.T) {
 	})
 }
 
-// A message beyond a bound is no order, whatever else it says.
+// A message beyond a bound is no order, with any other words.
 func TestAnOrderBeyondABoundIsRefused(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, _ *fake.Loaded) {
 		friend := newAsker(t)

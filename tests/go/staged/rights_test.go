@@ -113,7 +113,8 @@ func TestALaneIsOfOneConnectionsPeer(t *testing.T) {
 	})
 }
 
-// A peer tries every key that a small table may have, and every place beyond a region. It reaches what it was given.
+// A peer tries every key that a small table may have, and every place beyond a region. It reaches the memory that it
+// was given.
 func TestAnOrderReachesWhatItsPeerWasGiven(t *testing.T) {
 	const tries = 16 // indexes, and generations, of keys
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, _ *fake.Loaded) {
