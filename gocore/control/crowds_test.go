@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,19 +14,31 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// filter is a kernel that notes its filters.
+// filter is a kernel that notes its filters. The timer of crowds calls it, too.
 type filter struct {
+	mu    sync.Mutex
+	noted noted
+}
+
+type noted struct {
 	networks []netip.Prefix
 	passes   uint32
 	changes  int
 }
 
 func (f *filter) attach(networks []netip.Prefix, passes uint32) {
-	f.networks, f.passes = networks, passes
-	f.changes++
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.noted = noted{networks, passes, f.noted.changes + 1}
 }
 
-func (f *filter) list() string { return fmt.Sprint(f.networks) }
+func (f *filter) seen() noted {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.noted
+}
+
+func (f *filter) list() string { return fmt.Sprint(f.seen().networks) }
 
 func crowding(t *testing.T) (*crowds, *filter) {
 	c, f := newCrowds(), &filter{}
@@ -52,11 +65,11 @@ func TestACrowdIsListedUntilItIsQuiet(t *testing.T) {
 			require.Zero(t, push(c, "10.0.0.9", crowdLeast-1))
 			<-time.After(crowdSpan + 1)
 		}
-		require.Zero(t, f.changes)
+		require.Zero(t, f.seen().changes)
 		require.Equal(t, 1, push(c, "10.0.0.9", crowdLeast+9))
 		require.Equal(t, 1, push(c, "2001:db8::/64", crowdLeast))
 		require.Equal(t, "[10.0.0.9/32 2001:db8::/64]", f.list())
-		require.EqualValues(t, passesMost, f.passes)
+		require.EqualValues(t, passesMost, f.seen().passes)
 		for range 3 {
 			push(c, "10.0.0.9", crowdStill)
 			<-time.After(crowdSpan)
@@ -67,10 +80,10 @@ func TestACrowdIsListedUntilItIsQuiet(t *testing.T) {
 		require.Equal(t, "[10.0.0.9/32]", f.list(), "the other one is quiet for five seconds")
 		<-time.After(2 * crowdSpan)
 		synctest.Wait()
-		require.Empty(t, f.networks)
-		changes := f.changes
+		require.Empty(t, f.seen().networks)
+		changes := f.seen().changes
 		<-time.After(time.Minute)
-		require.Equal(t, changes, f.changes, "nobody looks at an empty list")
+		require.Equal(t, changes, f.seen().changes, "nobody looks at an empty list")
 		require.Equal(t, 1, push(c, "10.0.0.9", crowdLeast), "it may come again")
 	})
 }
@@ -84,7 +97,7 @@ func TestTheLotteryFollowsTheCrowd(t *testing.T) {
 			push(c, "10.0.0.9", n)
 			<-time.After(crowdSpan)
 			synctest.Wait()
-			return f.passes
+			return f.seen().passes
 		}
 		for _, passes := range []uint32{64, 256, 1024, 4096, 4096} {
 			require.Equal(t, passes, second(crowdLeast))
@@ -137,7 +150,7 @@ func TestStrangersThatLeaveForTheirOwnNetworkAreACrowd(t *testing.T) {
 		for i := range 4 * crowdLeast { // of as many networks
 			b.speaks(b.visit(fmt.Sprintf("10.0.%d.%d", i/256, i%256), i))
 		}
-		require.Zero(t, f.changes)
+		require.Zero(t, f.seen().changes)
 		b.guests.close(true)
 	})
 }
