@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -22,11 +21,10 @@ from types import ModuleType
 from typing import Any
 
 from .._version import __version__
-
-logger = logging.getLogger("tent.integrations")
+from .versions import tested, warn_unless_tested
 
 CHANNEL = "tent"
-TESTED = ("0.5.6",)  # versions of LMCache that have run with it
+INSTEAD = 'take the channel "nixl" under `tent run --as nixl` instead'
 
 _PLACE = "lmcache.v1.distributed.transfer_channel"
 _LOADER, _MAKER = "_load_nixl", "create_nixl_transfer_channel_context"
@@ -46,10 +44,9 @@ def register() -> None:
     except (ImportError, AttributeError) as error:
         raise RuntimeError(
             f"tent {__version__} does not fit LMCache {installed}: {error}; it was tested with LMCache "
-            f'{", ".join(TESTED)}: take the channel "nixl" under `tent run --as nixl` instead'
+            f"{tested('LMCache')}: {INSTEAD}"
         ) from error
-    if installed not in TESTED:
-        logger.warning("tent %s was tested with LMCache %s, and this is %s", __version__, ", ".join(TESTED), installed)
+    warn_unless_tested("LMCache", installed, INSTEAD)
     with contextlib.suppress(ValueError):  # it is registered already
         enlist(CHANNEL, partial(_context, channel))
 

@@ -19,6 +19,7 @@ from sglang.srt.runtime_context import get_device  # type: ignore[import-not-fou
 
 from ..compat import nixl
 from . import sglang_stand as stand
+from .versions import warn_unless_tested
 
 # A transfer that ended with one of them is a failure of its room, and no fault of SGLang's.
 conn._NIXL_TRANSPORT_ERRORS += (nixl.nixlRemoteDisconnectError, nixl.nixlBackendError, nixl.nixlCancelledError)
@@ -31,6 +32,6 @@ class TentKVManager(conn.NixlKVManager):  # type: ignore[misc]
         """For SGLang only."""
         stand.check(server_args)
         if args.engine_rank == 0:  # there is one of each role's ranks
-            stand.warn_of_version(sglang.__version__)
+            warn_unless_tested("SGLang", sglang.__version__, stand.INSTEAD)
         with stand.standing(get_device().device):
             super().__init__(args, disaggregation_mode, server_args, is_mla_backend)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from .._version import __version__
 from ..compat import nixl
 from ..errors import InvalidArgumentError
 
-logger = logging.getLogger("tent.integrations")
-
-TESTED = ("0.5.23",)  # versions of SGLang: `make test-clients` has run their classes
 INSTEAD = 'take "--disaggregation-transfer-backend nixl" under `tent run --as nixl` instead'
 
 _swapping = threading.Lock()
@@ -40,17 +35,6 @@ class HostAgent(nixl.nixl_agent):
 
 def _of_host(mem_type: str | None) -> str | None:
     return "DRAM" if mem_type == "VRAM" else mem_type
-
-
-def warn_of_version(version: str) -> bool:
-    """Warns of an SGLang with which the backend has not been tested; whether it did."""
-    if version in TESTED:
-        return False
-    logger.warning(
-        "tent %s was tested with SGLang %s, and this is SGLang %s: if it fails, %s",
-        __version__, ", ".join(TESTED), version, INSTEAD,
-    )  # fmt: skip
-    return True
 
 
 def check(server_args: Any) -> None:

@@ -17,6 +17,7 @@ import vllm  # type: ignore[import-not-found]
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # type: ignore[import-not-found]
 
 from . import vllm_stand as stand
+from .versions import warn_unless_tested
 from .vllm_counts import KEY, PREFIX, Counted, parsed
 
 BASE_WORKER = stand.base_worker(vllm.__version__)  # before the others: they would import NIXL
@@ -83,7 +84,7 @@ class _OverTent:
         options = stand.options_of(vllm_config.kv_transfer_config.kv_connector_extra_config)
         stand.check_parallelism(vllm_config)
         if role == KVConnectorRole.SCHEDULER:  # there is one in each server
-            stand.warn_of_version(vllm.__version__)
+            warn_unless_tested("vLLM", vllm.__version__, stand.INSTEAD)
         with stand.standing(BASE_WORKER, options):
             super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
         worker = getattr(self, "connector_worker", None)

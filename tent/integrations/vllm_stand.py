@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import logging
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,10 +15,7 @@ from typing import Any
 from .._version import __version__
 from ..compat.options import KEYS, Options
 from ..errors import InvalidArgumentError
-
-logger = logging.getLogger("tent.integrations")
-
-TESTED = ("0.32.0",)  # versions of vLLM that `make test-clients` has run
+from .versions import tested
 
 BASE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker"
 LOADER = "vllm.distributed.nixl_utils"
@@ -41,18 +37,6 @@ def options_of(extra: Mapping[str, Any]) -> dict[str, Any] | None:
     return chosen or None
 
 
-def warn_of_version(version: str) -> bool:
-    """Warns of a vLLM with which the connectors have not been tested; whether it did."""
-    plain = version.partition("+")[0]
-    if plain in TESTED:
-        return False
-    logger.warning(
-        "tent %s was tested with vLLM %s, and this is vLLM %s: if it fails, %s",
-        __version__, ", ".join(TESTED), version, INSTEAD,
-    )  # fmt: skip
-    return True
-
-
 def check_parallelism(configuration: Any) -> None:
     """Refuses settings that vLLM adjusts for connectors named NixlConnector alone."""
     size = getattr(configuration.parallel_config, "decode_context_parallel_size", 1)
@@ -71,7 +55,7 @@ def base_worker(version: str) -> ModuleType:
             getattr(module, name)
     except (ImportError, AttributeError) as error:
         raise RuntimeError(
-            f"tent {__version__} does not fit vLLM {version}: {error}; it was tested with vLLM {', '.join(TESTED)}: "
+            f"tent {__version__} does not fit vLLM {version}: {error}; it was tested with vLLM {tested('vLLM')}: "
             f"{INSTEAD}"
         ) from error
     return module

@@ -15,6 +15,7 @@ pytest.importorskip("numpy")
 
 from tent.compat.nixl import nixl_agent, nixl_agent_config
 from tent.integrations import lmcache
+from tent.integrations.versions import TESTED
 
 pytestmark = pytest.mark.adapters
 
@@ -60,7 +61,7 @@ def prefixes(name: str) -> list[str]:
 
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
-    return Stand(monkeypatch, lmcache.TESTED[0])
+    return Stand(monkeypatch, TESTED["LMCache"][0])
 
 
 def test_the_channel_is_lmcaches_with_tents_agent(stand: Stand) -> None:
@@ -95,7 +96,7 @@ def test_another_version_warns_and_an_unfit_one_says_so(
     stand = Stand(monkeypatch, "9.9.9")
     with caplog.at_level(logging.WARNING, "tent.integrations"):
         lmcache.register()
-    assert len(caplog.records) == 1 and "9.9.9" in caplog.text and lmcache.TESTED[0] in caplog.text
+    assert len(caplog.records) == 1 and "9.9.9" in caplog.text and TESTED["LMCache"][0] in caplog.text
     del vars(stand.channel)["_load_nixl"]
     with pytest.raises(RuntimeError, match=r"does not fit LMCache 9\.9\.9.*_load_nixl.*tent run --as nixl"):
         lmcache.register()

@@ -1,0 +1,25 @@
+"""The stacks that tent was tested with, and one warning for other versions of them."""
+
+from __future__ import annotations
+
+import logging
+
+from .._version import __version__
+
+logger = logging.getLogger("tent.integrations")
+
+TESTED = {"vLLM": ("0.32.0",), "SGLang": ("0.5.23",), "LMCache": ("0.5.6",)}  # `make test-clients` runs them
+
+
+def tested(stack: str) -> str:
+    """The versions of a stack, for a text."""
+    return ", ".join(TESTED[stack])
+
+
+def warn_unless_tested(stack: str, version: str, instead: str) -> None:
+    """Warns of another version. `instead` says what to do if it fails."""
+    if version.partition("+")[0] not in TESTED[stack]:
+        logger.warning(
+            "tent %s was tested with %s %s, and this is %s %s: if it fails, %s",
+            __version__, stack, tested(stack), stack, version, instead,
+        )  # fmt: skip
