@@ -22,7 +22,6 @@ type guests struct {
 	limits  Limits
 	refused func(reason transport.Refusal, from string, cause error)
 	turns   *turnstile
-	crowds  crowds
 
 	mu        sync.Mutex
 	all       *list.List               // of *guest; the one that was idle longest is the first
@@ -98,7 +97,6 @@ type guestAddr struct {
 
 func newGuests(o *Options) *guests {
 	return &guests{limits: o.Limits, refused: o.Refused, turns: newTurnstile(o.Limits.Connections), all: list.New(),
-		crowds:  newCrowds(),
 		callers: map[transport.ID]*caller{}, silent: newCensus(), strangers: newCensus()}
 }
 
@@ -144,12 +142,7 @@ func (s *guests) admit(conn net.Conn) *guest {
 	g.place = s.all.PushBack(g)
 	s.strangers.add(g.network, 1)
 	s.setSilent(g, true)
-	crowding := leaves != nil && leaves.caller == nil && leaves.network == g.network
 	s.mu.Unlock()
-	if crowding && s.crowds.pushed(g.network, g.came) {
-		_ = s.refuse(g, transport.RefusedLimit, "connections of %s come faster than they are served: the kernel drops "+
-			"most of them for %v", g.network, crowdRest)
-	}
 	s.drop(leaves, "its place was needed: silent, without a call, or idle for longest")
 	return g
 }
@@ -415,7 +408,6 @@ func (s *guests) close(all bool) {
 		}
 	}
 	s.mu.Unlock()
-	s.crowds.close()
 	for _, g := range ended {
 		_ = g.Close()
 	}

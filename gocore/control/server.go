@@ -42,7 +42,6 @@ func Listen(addresses []string, options Options) (*Server, error) {
 	}
 	listeners, bound = bindBesides(options.Besides, listeners, bound)
 	s := &Server{options: options, addresses: bound, listeners: listeners, guests: newGuests(&options)}
-	s.guests.crowds.attach = attachTo(listeners)
 	s.grpc = grpc.NewServer(s.grpcOptions()...)
 	return s, nil
 }
