@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -110,5 +113,34 @@ func TestAnAskerIsKilledInEachHop(t *testing.T) {
 			k.quiet(friend, "cache", hop.name)
 		}
 		k.settles(friend, "killed askers")
+	})
+}
+
+// Askers are stopped, one in each hop. A fence of the region returns all the same, and others are served. When they go
+// on, nothing of their transfers lands, and all slots come back.
+func TestAskersAreStoppedInEachHop(t *testing.T) {
+	fake.Run(t, fake.Driver{}, slow(t), func(t *testing.T, _ *fake.Loaded) {
+		settings["staging/slots"] = 32 // a stopped asker holds its own
+		friend := newAsker(t)
+		k := newKeeper(t, friend)
+		k.warm(friend)
+		var stopped []*child
+		for _, hop := range hops {
+			c := starts(t, k, hop.op, hop.keeper)
+			require.NoError(t, c.Stop())
+			stopped = append(stopped, c)
+		}
+		ctx, done := context.WithTimeout(t.Context(), patience)
+		defer done()
+		cache := k.regions["cache"]
+		require.NoError(t, k.FenceRegion(ctx, cache.id, ""))
+		cache.must = cache.mustAll(t)() // slots on the wire to those that are stopped may stay taken
+		k.warm(friend)
+		k.unchanged("behind the fence")
+		for _, c := range stopped {
+			require.NoError(t, c.Signal(unix.SIGCONT))
+			c.do("Finish", netbed.Nothing{}, &netbed.Nothing{})
+		}
+		k.settles(friend, "askers that go on")
 	})
 }
