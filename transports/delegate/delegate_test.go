@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,7 @@ type side struct {
 	confined int
 	fences   []transport.Epoch
 	hold     chan struct{} // orders end when it is closed, or when they are cancelled; nil: at once
+	lingers  func()        // a cancelled order ends behind it
 	dirty    bool
 }
 
@@ -133,7 +135,11 @@ func (s *side) Execute(ctx context.Context, o *transport.Order) (bool, error) {
 	case <-ctx.Done():
 		s.mu.Lock()
 		s.canceled++
+		lingers := s.lingers
 		s.mu.Unlock()
+		if lingers != nil {
+			lingers()
+		}
 		return dirty, errs.New(errs.Canceled, "order", "taken back")
 	}
 }
@@ -246,6 +252,38 @@ func TestOrdersAreTakenBack(t *testing.T) {
 			require.Equal(t, 1, owner.canceled)
 		})
 	}
+}
+
+// The answer to a Cancel says that nothing of the order lands any more: it comes behind the order's end.
+func TestACancelIsAnsweredBehindTheEndOfItsOrder(t *testing.T) {
+	asker, owner, slice := pair(t)
+	defer owner.holding()()
+	var sent message
+	asker.through(func(m []byte) bool {
+		if m[0] == begin {
+			order, err := decode(m)
+			require.Nil(t, err)
+			sent = *order
+		}
+		return false
+	}, nil)
+	answered := make(chan struct{})
+	var over atomic.Bool
+	owner.lingers = func() {
+		select {
+		case <-answered:
+		case <-time.After(50 * time.Millisecond):
+			over.Store(true)
+		}
+	}
+	require.Equal(t, 1, asker.open.Submit([]*transport.Slice{slice()}))
+	owner.awaitOrders(1)
+	take := &message{kind: cancel, lane: sent.lane, seq: sent.seq}
+	_, err := owner.open.Serve(t.Context(), asker.self, take.encode(nil))
+	require.NoError(t, err)
+	require.True(t, over.Load(), "the order goes on")
+	close(answered)
+	require.NotNil(t, asker.end().Err)
 }
 
 // A Cancel that overtakes its order ends it before it begins.
