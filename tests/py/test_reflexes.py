@@ -274,7 +274,7 @@ def test_notifications_without_waiting(engines: Callable[..., tent.Engine]) -> N
     with engine.events() as events, pytest.raises(queue.Empty):
         while True:
             kinds.append(events.get_nowait().kind)
-    assert "rail_up" in kinds
+    assert "segment_opened" in kinds
 
 
 # Mistakes
