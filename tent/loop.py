@@ -87,10 +87,6 @@ class Hub:
 
     def dispatch(self) -> None:
         """Hands out the ends on the ring. A thread that finds the eventfd readable calls it; it never blocks."""
-        try:
-            os.eventfd_read(self.fd)
-        except (BlockingIOError, OSError):
-            pass  # another listener was faster, or the engine has closed
         address = self._ids.buffer_info()[0]
         while True:
             with self._lock:  # the array is shared by all dispatchers

@@ -74,5 +74,9 @@ func (r *ring) drain(into []uint64) int {
 	return n
 }
 
-// Drain takes ids of watched batches that have ended. Read the eventfd first.
-func (e *Engine) Drain(into []uint64) int { return e.ring.drain(into) }
+// Drain takes ids of watched batches that have ended, and makes the eventfd unreadable before. Callers do not read it:
+// beside a close its number may be another file's by then.
+func (e *Engine) Drain(into []uint64) int {
+	e.signal.clear()
+	return e.ring.drain(into)
+}

@@ -17,7 +17,7 @@ def tested(stack: str) -> str:
 
 
 def warn_unless_tested(stack: str, version: str, instead: str) -> None:
-    """Warns of another version. `instead` says what to do if it fails."""
+    """Warns of another version. `instead` is the cure if it fails."""
     if version.partition("+")[0] not in TESTED[stack]:
         logger.warning(
             "tent %s was tested with %s %s, and this is %s %s: if it fails, %s",

@@ -401,3 +401,19 @@ def test_a_signal_handler_of_the_program_stays(engines: Callable[..., tent.Engin
         assert signal.getsignal(signal.SIGTERM) is mine
     finally:
         signal.signal(signal.SIGTERM, old)
+
+
+def test_no_byte_of_another_file_is_read_beside_a_close() -> None:
+    """The engine's descriptor may be closed, and its number be another file's, when tent's thread hears of an end."""
+    ours, theirs = os.pipe()
+    try:
+        os.write(theirs, b"xy")
+        with tent.Engine() as engine:
+            hub = engine._hub
+            number, hub.fd = hub.fd, ours
+            hub.dispatch()
+            hub.fd = number
+        assert os.read(ours, 8) == b"xy"
+    finally:
+        os.close(ours)
+        os.close(theirs)
