@@ -76,27 +76,32 @@ func (w *worker) flush() {
 
 // offers decides when a thread that looks in vain offers its processor to others (sched_yield). Where the peer shares
 // it, nothing can come before that; where nobody wants it, the call costs 0.5 µs. An offer follows every few looks, and
-// the first one as long as bytes come right behind an offer.
+// the first one where bytes have come right behind an offer several times in a row.
 type offers struct {
 	looks   int  // in vain, since bytes came
 	offered bool // after the last look
-	early   bool // bytes came behind an offer lately
+	streak  int  // times in a row that bytes came behind an offer
 }
 
-// offerEvery is the number of looks between two offers.
-const offerEvery = 4
+const (
+	offerEvery = 4 // looks between two offers
+	offerEarly = 3 // the streak from which on the first look in vain makes one; by chance it is one in 64
+)
 
 // vain notes a look that found nothing, and reports that the processor should be offered.
 func (o *offers) vain() bool {
 	o.looks++
-	o.offered = o.looks%offerEvery == 0 || o.early && o.looks == 1
+	o.offered = o.looks%offerEvery == 0 || o.streak >= offerEarly && o.looks == 1
 	return o.offered
 }
 
 // found notes a look that found bytes.
 func (o *offers) found() {
-	if o.looks > 0 {
-		o.early = o.offered
+	switch {
+	case o.offered:
+		o.streak = min(o.streak+1, offerEarly)
+	case o.looks > 0:
+		o.streak = 0
 	}
 	o.looks, o.offered = 0, false
 }
