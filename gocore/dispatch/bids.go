@@ -28,9 +28,8 @@ type bid struct {
 type auction struct {
 	link    *link // nil: the bids are void
 	round   uint64
-	bids    []bid  // of rails that take something, in the order of the rails
-	winner  *bid   // the least; nil: to be found
-	second  *bid   // the least of the others
+	bids    []bid  // of rails that took something when all were asked, in the order of the rails
+	order   []*bid // of these, those that still do; the least is the first
 	class   int    // that is first by order
 	head    *task  // that was at the head of its queue
 	mixed   bool   // every slice needs new bids: rails serve other classes, or take each other's room
@@ -52,28 +51,26 @@ func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
 		c.collectBids(l, now)
 	}
 	for {
-		if a.winner == nil {
-			a.rank()
-		}
-		b := a.winner
-		switch {
-		case b == nil && anew:
-			return nil, offer{}
-		case b == nil:
+		if len(a.order) == 0 {
+			if anew {
+				return nil, offer{}
+			}
 			c.collectBids(l, now)
 			anew = true
 			continue
-		case b.round == a.round || b.stands(l, a):
+		}
+		b := a.order[0]
+		if b.round == a.round || b.stands(l, a) {
 			return b.rail, b.offer
 		}
 		switch {
 		case !c.renew(l, b, now):
-			a.drop(b)
+			a.order = append(a.order[:0], a.order[1:]...)
 		case !anew && (a.mixed || b.offer.left() < a.most || !b.offer.of().cutAs(a.head)):
 			c.collectBids(l, now)
 			anew = true
-		case a.second != nil && !b.beats(a.second):
-			a.winner = nil
+		default:
+			a.putBack()
 		}
 	}
 }
@@ -119,7 +116,7 @@ func (r *railState) takesPart(l *link) bool {
 // collectBids asks every rail of a link.
 func (c *Core) collectBids(l *link, now clock.Time) {
 	a := &c.auction
-	a.link, a.bids, a.winner, a.most, a.mixed = l, a.bids[:0], nil, 0, false
+	a.link, a.bids, a.most, a.mixed = l, a.bids[:0], 0, false
 	a.class, a.head = l.first(), nil
 	for _, r := range l.rails {
 		if r == nil || !r.takesPart(l) {
@@ -130,6 +127,7 @@ func (c *Core) collectBids(l *link, now clock.Time) {
 			a.bids = append(a.bids, b)
 		}
 	}
+	a.sort()
 }
 
 // renew makes a rail's bid for this round; false if the rail takes nothing.
@@ -154,44 +152,46 @@ func (c *Core) renew(l *link, b *bid, now clock.Time) bool {
 	return true
 }
 
-// rank finds the two least bids.
-func (a *auction) rank() {
-	var first, second *bid
+// sort puts the bids in order. They are few, and those of equal rails are in order already: an insertion sort.
+func (a *auction) sort() {
+	a.order = a.order[:0]
 	for i := range a.bids {
-		switch b := &a.bids[i]; {
-		case second != nil && !b.beats(second):
-		case first == nil || b.beats(first):
-			first, second = b, first
-		default:
-			second = b
+		b, at := &a.bids[i], i
+		a.order = append(a.order, b)
+		for ; at > 0 && b.beats(a.order[at-1]); at-- {
+			a.order[at] = a.order[at-1]
 		}
+		a.order[at] = b
 	}
-	a.winner, a.second = first, second
 }
 
-// beats compares health, then cost, then how long ago the rail was used.
+// putBack moves the first bid, which was renewed, behind those that beat it now.
+func (a *auction) putBack() {
+	order := a.order
+	b, at := order[0], 0
+	for ; at+1 < len(order) && order[at+1].beats(b); at++ {
+		order[at] = order[at+1]
+	}
+	order[at] = b
+}
+
+// beats compares health, then cost, then how long ago the rail was used, then the order of the rails.
 func (b *bid) beats(other *bid) bool {
-	if b.band != other.band {
+	switch {
+	case b.band != other.band:
 		return b.band < other.band
+	case b.cost != other.cost:
+		return b.cost < other.cost
+	case b.posted != other.posted:
+		return b.posted < other.posted
 	}
-	return b.cost < other.cost || b.cost == other.cost && b.posted < other.posted
-}
-
-// drop takes out a bid. The others stay in the order of their rails, which decides among those that were never used.
-func (a *auction) drop(b *bid) {
-	a.winner = nil
-	for i := range a.bids {
-		if &a.bids[i] == b {
-			a.bids = append(a.bids[:i], a.bids[i+1:]...)
-			return
-		}
-	}
+	return b.rail.id.Index < other.rail.id.Index
 }
 
 // stands reports whether the rail would bid now as it did in an earlier round. Its task is still at the head, with
 // as many bytes as any rail wanted.
 func (b *bid) stands(l *link, a *auction) bool {
 	t := b.offer.task
-	return !a.mixed && t != nil && t == l.queues[b.offer.class].next() && b.rail.posted == b.posted &&
+	return b.rail.posted == b.posted && !a.mixed && t != nil && t == l.queues[b.offer.class].next() &&
 		t.spec.Length-t.cursor >= a.most
 }
