@@ -11,10 +11,11 @@
 //	metrics topology                          figures for people and machines
 //	vmem traps                                the memory of this process, and its faults, as the kernel has them
 //	share                                     load and wishes that the processes of a host publish
+//	spin                                      whether a thread that looks in vain looks again or sleeps
 //	engine                                    the shell: owns mutex and goroutines, the Go API
 //
 // Imports go down this list only; tests/go/architecture keeps the table. Transports live in ../transports: each imports
-// the words, the contract, transports/kit and transports/host, never the engine and never another transport.
+// the words, the contract, spin, transports/kit and transports/host, never the engine and never another transport.
 //
 // # One WRITE of one page, over TCP
 //

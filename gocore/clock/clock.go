@@ -1,4 +1,4 @@
-// Package clock gives the time that the engine hands down as a value. Only gocore/engine and the transports read it;
+// Package clock gives the time that the engine hands down as a value. Engine, gocore/spin and transports read it;
 // policy takes now as an argument, so that a day of flapping rails is a unit test of microseconds.
 package clock
 

@@ -30,6 +30,7 @@ import (
 	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/spin"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -96,6 +97,8 @@ type Engine struct {
 	predicted    []atomic.Int64 // clock.Time at which a batch should end, by slot; see spinLimit
 	usualWait    atomic.Int64   // ns; see spinLimit
 	waits        atomic.Uint32
+	company      spin.Company
+	vain         atomic.Uint32 // looks of Progress that found nothing
 	closed       atomic.Bool
 	planEpoch    atomic.Uint64
 	fences       atomic.Uint64 // of all our regions so far, see fences.go

@@ -6,14 +6,15 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/spin"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // A waiter first polls for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less
 // than that. It spins only while that pays: when the core predicts the end soon, on more than one core, and only about
 // as long as such waits have lasted lately. Where they last longer, because the cores are busy or the network is far,
-// it parks at once, and one wait in spinTry tries again. With the setting busy_poll_us each wait spins for that long
-// before it parks, those without a near end too.
+// it parks at once, and one wait in spinTry tries again. So it does where other threads want its processor, see spin.
+// With the setting busy_poll_us each wait spins for that long before it parks, those without a near end too.
 //
 // Where a transport has queued copies (Info.Copies), a waiter carries them out one by one, those of other batches too:
 // they are in the order of their classes, and its own are among them. It returns as soon as its batch has ended or its
@@ -62,6 +63,9 @@ func (e *Engine) Progress() int {
 	found, copied := e.look()
 	e.runSteps()
 	e.armAll()
+	if found+copied == 0 && e.vain.Add(1)%spin.OfferEvery == 0 && !e.company.Sleeps() {
+		e.company.Offer()
+	}
 	return found + copied
 }
 
@@ -100,7 +104,7 @@ func (e *Engine) spinLimit(short bool) time.Duration {
 		return 0
 	}
 	usual := time.Duration(e.usualWait.Load())
-	if !short || usual > spinMost && e.waits.Add(1)%spinTry != 0 {
+	if !short || usual > spinMost && e.waits.Add(1)%spinTry != 0 || e.company.Sleeps() {
 		return e.busyPoll
 	}
 	return max(spinMost, e.busyPoll)
@@ -109,10 +113,12 @@ func (e *Engine) spinLimit(short bool) time.Duration {
 // spin polls the transports until the batch has ended, or until passes in which nothing was found, or end has come.
 func (e *Engine) spin(id dispatch.BatchID, until, end clock.Time) dispatch.State {
 	state := e.page.state(id)
+	looks := spin.Looks{Company: &e.company}
 	for !state.Terminal() && len(e.pollers)+len(e.copiers) > 0 {
 		found, copied := e.look()
 		now := clock.Now()
 		if found+copied > 0 {
+			looks.Found()
 			e.runSteps()
 		}
 		if copied > 0 {
@@ -121,6 +127,9 @@ func (e *Engine) spin(id dispatch.BatchID, until, end clock.Time) dispatch.State
 		state = e.page.state(id)
 		if now >= end || (found+copied == 0 && now >= until) {
 			break // no Gosched in here: a caller from Python is locked to its thread, which makes yielding cost 70 µs
+		}
+		if found+copied == 0 && !looks.Vain() && e.busyPoll == 0 {
+			until = now
 		}
 	}
 	return state

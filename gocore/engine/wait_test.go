@@ -302,3 +302,15 @@ func TestAWaitSpinsForTheTimeOfTheSettingBesideAnyPrediction(t *testing.T) {
 		require.Equal(t, c.want, e.spinLimit(c.short), "%+v", c)
 	}
 }
+
+// TestAWaitDoesNotSpinBesideThreadsThatCompute leaves them the processor at once, but for busy polling.
+func TestAWaitDoesNotSpinBesideThreadsThatCompute(t *testing.T) {
+	for _, busy := range []time.Duration{0, time.Millisecond} {
+		e := &Engine{cores: 2, busyPoll: busy}
+		e.company.Note(time.Second)
+		require.Equal(t, busy, e.spinLimit(true))
+		for e.company.Sleeps() {
+		}
+		require.Equal(t, max(busy, spinMost), e.spinLimit(true), "it tries again")
+	}
+}

@@ -249,16 +249,7 @@ func (t *Transport) Poll(budget int) int {
 		}
 	}
 	if w != nil {
-		offer := false
-		if found > 0 {
-			w.offers.found()
-		} else {
-			offer = w.offers.vain()
-		}
 		t.giveBack(w)
-		if offer {
-			yield()
-		}
 	}
 	return found
 }

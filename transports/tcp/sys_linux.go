@@ -200,6 +200,3 @@ func waitFd(fd int, events int16, stopped func() bool, end time.Time) error {
 		}
 	}
 }
-
-// yield lets another thread run on this processor if one wants to: often it is the very peer that owes us an answer.
-func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

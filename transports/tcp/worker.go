@@ -9,20 +9,22 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/spin"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // worker collects completions while locks are held and hands them to the core when they are not. Each goroutine of the
 // transport has one; callers of Poll and Submit borrow one.
 type worker struct {
-	t      *Transport
-	ended  []transport.Completion
-	rails  []transport.Rail
-	event  [4]unix.EpollEvent // of work
-	high   [4]unix.EpollEvent // of urgent, which does not nest: its events are still being served
-	inner  bool               // inside urgent
-	low    [2]unix.EpollEvent // of bulkTurn
-	offers offers
+	t     *Transport
+	ended []transport.Completion
+	rails []transport.Rail
+	event [4]unix.EpollEvent // of work
+	high  [4]unix.EpollEvent // of urgent, which does not nest: its events are still being served
+	inner bool               // inside urgent
+	low   [2]unix.EpollEvent // of bulkTurn
+
+	company spin.Company
 
 	dropped []*responderLane // for others that it reads, to be closed when it holds no lock
 
@@ -72,38 +74,6 @@ func (w *worker) flush() {
 		w.t.sink.Ready(r)
 	}
 	w.rails = w.rails[:0]
-}
-
-// offers decides when a thread that looks in vain offers its processor to others (sched_yield). Where the peer shares
-// it, nothing can come before that; where nobody wants it, the call costs 0.5 µs. An offer follows every few looks, and
-// the first one where bytes have come right behind an offer several times in a row.
-type offers struct {
-	looks   int  // in vain, since bytes came
-	offered bool // after the last look
-	streak  int  // times in a row that bytes came behind an offer
-}
-
-const (
-	offerEvery = 4 // looks between two offers
-	offerEarly = 3 // the streak from which on the first look in vain makes one; by chance it is one in 64
-)
-
-// vain notes a look that found nothing, and reports that the processor should be offered.
-func (o *offers) vain() bool {
-	o.looks++
-	o.offered = o.looks%offerEvery == 0 || o.streak >= offerEarly && o.looks == 1
-	return o.offered
-}
-
-// found notes a look that found bytes.
-func (o *offers) found() {
-	switch {
-	case o.offered:
-		o.streak = min(o.streak+1, offerEarly)
-	case o.looks > 0:
-		o.streak = 0
-	}
-	o.looks, o.offered = 0, false
 }
 
 // borrow gives a worker to a caller; giveBack takes it back.
@@ -204,7 +174,8 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 // turn spins, for longer (busy polling, as SO_BUSY_POLL of socket(7)), until its time, its lane or the transport ends.
 func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 	busy := t.settings.BusyPoll > 0
-	if t.spinTime <= 0 || !c.life.state().receives() || c.wantOut.Load() || !busy && c.rx.spins.skip() {
+	if t.spinTime <= 0 || !c.life.state().receives() || c.wantOut.Load() ||
+		!busy && (c.rx.spins.skip() || w.company.Sleeps()) {
 		return 0, true
 	}
 	if t.spinning.Add(1) > t.spinners {
@@ -213,15 +184,18 @@ func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 	}
 	defer t.spinning.Add(-1)
 	end := clock.Now().Add(t.spinTime)
+	looks := spin.Looks{Company: &w.company}
+	last := false
 	for i := 1; ; i++ {
 		if n, open = c.drain(w, workerBudget); n > 0 || !open {
 			c.rx.spins.hit()
-			w.offers.found()
+			looks.Found()
 			return n, open
 		}
-		if w.offers.vain() {
-			yield()
+		if last {
+			return 0, true
 		}
+		last = !looks.Vain() && !busy
 		if i%8 == 0 {
 			if clock.Now() >= end {
 				c.rx.spins.miss()
