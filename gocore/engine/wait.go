@@ -184,7 +184,6 @@ func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) 
 			return false
 		}
 		expected := e.sleep(w, left)
-		w.parked.Store(false)
 		e.runSteps()
 		if !expected {
 			return !e.page.state(id).Terminal()
@@ -202,9 +201,11 @@ func (e *Engine) sleep(w *waiter, limit time.Duration) (expected bool) {
 	}
 	arm(e.pollers)
 	if len(w.watches) == 0 {
+		w.parked.Store(false)
 		return false
 	}
 	w.ppoll(limit)
+	w.parked.Store(false) // before it reads: a signal for an end that it finds itself would wake its next sleep
 	begin := 0
 	for i, p := range e.parkers {
 		if end := w.ends[i]; end > begin {

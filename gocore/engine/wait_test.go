@@ -277,6 +277,49 @@ func TestTheEndOfABatchWakesASleeperAtAnyMoment(t *testing.T) {
 	require.Equal(t, rounds, slept, "each end leaves a token")
 }
 
+// finder is a transport that has an answer at once: reading it ends the batch of the waiter that was woken.
+type finder struct {
+	w      *waiter
+	answer *signal
+	end    func()
+}
+
+func (*finder) Poll(int) int { return 0 }
+func (*finder) Arm()         {}
+
+func (f *finder) Watch(list []transport.Watch) []transport.Watch {
+	return append(list, transport.Watch{Fd: int32(f.answer.fd), Events: unix.POLLIN})
+}
+
+func (f *finder) Woken([]transport.Watch) {
+	f.end()
+	f.w.wakeUp()
+}
+
+// TestASleeperThatReadsItsOwnEndRaisesNoSignal: it would wake the next sleep for nothing, and costs three system calls.
+func TestASleeperThatReadsItsOwnEndRaisesNoSignal(t *testing.T) {
+	e := &Engine{}
+	var err error
+	e.page, err = newPage(1)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, e.page.close()) }()
+	w := e.newWaiter()
+	defer w.close()
+	answer, err := newSignal()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, answer.close()) }()
+	answer.raise()
+	const id = dispatch.BatchID(1) << 32
+	e.page.publish(id, dispatch.Pending, 0, 1, 0)
+	e.parkers = []transport.Parker{&finder{w, answer, func() { e.page.publish(id, dispatch.Completed, 0, 0, 1) }}}
+	require.False(t, e.parkInKernel(id, w, clock.Now().Add(time.Hour)))
+	set := []unix.PollFd{{Fd: int32(w.signal.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(set, 0)
+	require.NoError(t, err)
+	require.Zero(t, n, "the thread was awake")
+	require.False(t, w.parked.Load())
+}
+
 // TestAWaitSpinsForTheTimeOfTheSettingBesideAnyPrediction covers both rules: the prediction decides without the
 // setting, and never makes a wait shorter with it.
 func TestAWaitSpinsForTheTimeOfTheSettingBesideAnyPrediction(t *testing.T) {
