@@ -175,12 +175,13 @@ func (c *Core) Refreshed(number uint32, now clock.Time) {
 		return
 	}
 	peer.stale = false
-	for p := c.parked[retryRungs-1].First(); p != nil; {
-		next := p.queue.After()
+	list := &c.parked[retryRungs-1]
+	for p := list.First(); p != nil; {
 		if l := c.link(p.route.Hops[p.hop].Link); l != nil && l.peer == peer {
-			c.queuePiece(p, false, now)
+			p = c.requeue(list, p, false, now)
+		} else {
+			p = p.queue.After()
 		}
-		p = next
 	}
 }
 

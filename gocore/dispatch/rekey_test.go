@@ -110,6 +110,22 @@ func TestAnUnknownReplacementIsAskedForOnceAndAwaited(t *testing.T) {
 	require.Equal(t, Completed, r.status(b).State)
 }
 
+// The end of a task takes its other pieces out of the list that is walked.
+func TestPiecesThatWaitForADescriptionEndWithTheirPeer(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(7, 0, 1, 1<<20)
+	b := r.submit(to(r.core, id), High, 256*kib, clock.Never)
+	for len(r.out) > 0 {
+		require.Empty(t, r.finish(0, replaced()))
+	}
+	require.Equal(t, 3, r.core.parked[retryRungs-1].Len())
+	r.core.PeerGone(7, broken(errs.ScopeLink), r.now)
+	r.core.Refreshed(7, r.now)
+	r.drain()
+	require.Equal(t, Failed, r.status(b).State)
+	require.Zero(t, r.core.parked[retryRungs-1].Len())
+}
+
 func TestAReplacementThatNobodyDescribesEndsTheRoute(t *testing.T) {
 	r := newRig(t, Options{Failovers: 1})
 	first, second := r.link(7, 0, 1, 1<<20), r.link(7, 1, 1, 1<<20)

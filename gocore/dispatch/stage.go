@@ -176,12 +176,12 @@ func (c *Core) wakeStages(now clock.Time) {
 	for _, s := range c.stages[1:] {
 		n := len(s.free)
 		for p := s.pieces.First(); p != nil && n > 0; {
-			next := p.queue.After()
-			if !s.full(c.sharer(s, p.route)) {
-				c.queuePiece(p, true, now)
-				n--
+			if s.full(c.sharer(s, p.route)) {
+				p = p.queue.After()
+				continue
 			}
-			p = next
+			p = c.requeue(&s.pieces, p, true, now)
+			n--
 		}
 		for t := s.tasks.First(); t != nil && n > 0; {
 			next := t.queue.After()

@@ -93,6 +93,32 @@ func TestAFailedHopIsRepeatedNotTheWholeWay(t *testing.T) {
 	require.Equal(t, Completed, r.status(b).State)
 }
 
+// The end of a task takes its other pieces out of the list that is walked.
+func TestPiecesThatWaitForASlotEndWithTheirPeer(t *testing.T) {
+	r := newRig(t, Options{Failovers: 3})
+	way := crossing(r, transport.Read, 2)
+	direct := r.link(2, 2, 1, 1<<20)
+	r.submit(way, High, 128*kib, clock.Never)
+	holders := slices.Clone(r.out)
+	require.Len(t, holders, 2, "they hold both slots")
+	both := &plan.Plan{Routes: []plan.Route{to(r.core, direct).Routes[0], way.Routes[0]}}
+	b := r.submit(both, High, 192*kib, clock.Never)
+	for len(r.out) > len(holders) {
+		r.finish(len(r.out)-1, broken(errs.ScopeTransport))
+	}
+	waiting := &r.core.stages[1].pieces
+	require.Equal(t, 3, waiting.Len())
+	r.core.PeerGone(2, broken(errs.ScopeLink), r.now)
+	for _, s := range holders { // both slots are free before the next step
+		r.core.Complete(1, []transport.Completion{{Slice: s, Id: s.Id, Err: withdrawn}}, r.now)
+	}
+	r.out = nil
+	r.step()
+	r.drain()
+	require.Equal(t, Failed, r.status(b).State)
+	require.Zero(t, waiting.Len())
+}
+
 // crossing is a plan of two hops over links of two peers: a copy of our own, and the way to the peer.
 func crossing(r *rig, op transport.Op, slots int) *plan.Plan {
 	info := &transport.Info{Vectors: true}
