@@ -243,14 +243,11 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 	if r.health.Raise(settings.Recovery, settings.Sensitivity) {
 		c.rerank(r.link, now)
 	}
-	switch state {
-	case rail.Suspected:
+	if state == rail.Suspected {
 		r.meter.HalveRate()
-		c.signOfLife(r, now)
-	case rail.Paused:
-		c.observe(r, rail.Proved, now)
-	default:
-		c.signOfLife(r, now)
+	}
+	c.signOfLife(r, now) // of its peer, too, which is not silent while a paused rail answers
+	if state != rail.Suspected {
 		c.observe(r, rail.Proved, now)
 	}
 }

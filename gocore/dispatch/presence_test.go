@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -69,6 +71,28 @@ func TestAPausedPeerLosesNothing(t *testing.T) {
 		r.pass(2*time.Second, nothing)
 		require.Len(t, r.kinds(), 2, "a peer that owes nothing is not silent")
 	}
+}
+
+// TestAnAnswerOverAPausedRailIsASignOfThePeer: the rail that is out answers a probe while nothing else does.
+func TestAnAnswerOverAPausedRailIsASignOfThePeer(t *testing.T) {
+	r := newRig(t, Options{Rail: rail.Settings{Threshold: 1}})
+	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+	p := to(r.core, id)
+	r.warm(p)
+	r.submit(p, High, 1<<20, clock.Never)
+	first := func(s *transport.Slice) bool { return s.Rail.Index == 0 }
+	r.finish(slices.IndexFunc(r.out, first), broken(errs.ScopeRail))
+	paused := railOf(id, 0, 1)
+	require.Equal(t, rail.Paused, r.core.rail(id, paused).life.State())
+	limit := r.core.options.SilentAfter
+	r.pass(limit*3/4, nothing)
+	r.core.Probed(id, paused, 1000, nil, r.now)
+	answered := r.now
+	require.Equal(t, answered, r.core.peers[1].spoke)
+	r.pass(limit*3/4, nothing)
+	require.NotContains(t, r.kinds(), event.PeerSilent, "it was heard %v ago", r.now.Sub(answered))
+	r.pass(limit, nothing)
+	require.Contains(t, r.kinds(), event.PeerSilent)
 }
 
 // TestBytesThatMoveOweNoAnswer: a long slice on a slow path is no silence.
