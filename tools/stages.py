@@ -45,7 +45,8 @@ NOT_UNDER_RACE = "(?i:simul|model|leavenothingbehind|usesnoprocessor|findsbroken
 # under the race detector too.
 LONG_UNDER_RACE = (
     "(?i:rememberedsenders|notconnectedareforgotten|addup|strangersarecounted|treeofregionsstays|hundredthousand"
-    "|matchingagrees|startssmallagain|halffullatmost|listforeachclass|floodleaves)"
+    "|matchingagrees|startssmallagain|halffullatmost|listforeachclass|floodleaves"
+    "|rangesofleasesarebounded|debtsarebounded)"
 )
 # A program under the race detector waits a second at its end, for other threads to report. Tests have hundreds of them.
 PROMPT = {"GORACE": "atexit_sleep_ms=50"}

@@ -177,6 +177,13 @@ func TestANetworkPaysForTheTurnsOfItsStrangers(t *testing.T) {
 		late = waiting(s, stranger, false, time.Hour)
 		require.NoError(t, <-late, "it has paid down to its credit")
 		s.leave()
+	})
+}
+
+// Debts of networks are bounded in number, and forgotten when they are paid.
+func TestDebtsAreBoundedAndForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := turnsFor(1)
 		for i := range 2 * debtsMost {
 			s.charge(strconv.Itoa(i), time.Millisecond)
 		}

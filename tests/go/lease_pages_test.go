@@ -239,13 +239,18 @@ func TestRemappedPagesAreReachedByRangesOfLeases(t *testing.T) {
 	}
 }
 
+// apart is a page's range at every second page.
+func apart(n uint64) (list []engine.Range) {
+	for i := range n {
+		list = append(list, engine.Range{Offset: 2 * i * leasedPage, Size: leasedPage})
+	}
+	return list
+}
+
 // Lists of ranges that make no sense are refused with the reason, and leave nothing behind.
 func TestListsOfRangesThatMakeNoSenseAreRefused(t *testing.T) {
 	l := newLeasing(t, worlds()[0], 3<<20)
-	var many []engine.Range
-	for i := range uint64(1025) {
-		many = append(many, engine.Range{Offset: 2 * i * leasedPage, Size: leasedPage})
-	}
+	many := apart(1025)
 	for want, list := range map[string][]engine.Range{
 		"there are no ranges":             {},
 		"range [1]: 0 bytes at offset 0":  {span(8, 8), span(0, 0)},
@@ -271,10 +276,16 @@ func TestListsOfRangesThatMakeNoSenseAreRefused(t *testing.T) {
 		same(t, l.theirs[(2*i+1)*leasedPage:(2*i+2)*leasedPage], 1, (2*i+1)*leasedPage)
 	}
 	require.NoError(t, l.move(transport.Read, token, 1023*leasedPage, leasedPage))
-	for i := range 3 { // the places of leases that have ended are free again
+}
+
+// The ranges of all leases of an engine are bounded. The places of leases that have ended are free again.
+func TestRangesOfLeasesAreBounded(t *testing.T) {
+	l := newLeasing(t, worlds()[0], 3<<20)
+	many := apart(1024)
+	for i := range 2 {
 		var all []mem.RegionID
-		for range 63 {
-			id, err := l.owner.Share(l.region, engine.Share{Ranges: many[:1024]})
+		for range 64 {
+			id, err := l.owner.Share(l.region, engine.Share{Ranges: many})
 			require.NoError(t, err, i)
 			all = append(all, id)
 		}
