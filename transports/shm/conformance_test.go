@@ -19,13 +19,14 @@ func TestConformance(t *testing.T) {
 	for name, c := range map[string]struct {
 		reach reach
 		pool  bool
+		run   func(*testing.T, func(*testing.T) transporttest.Harness)
 	}{
-		"OwnProcess": {reachOwn, false},
-		"Mapped":     {reachAll, true},
-		"Foreign":    {reachForeign, false},
+		"OwnProcess": {reachOwn, false, transporttest.Beside},
+		"Mapped":     {reachAll, true, transporttest.Run},
+		"Foreign":    {reachForeign, false, transporttest.Beside},
 	} {
 		t.Run(name, func(t *testing.T) {
-			transporttest.Run(t, func(t *testing.T) transporttest.Harness { return harness(t, c.reach, c.pool) })
+			c.run(t, func(t *testing.T) transporttest.Harness { return harness(t, c.reach, c.pool) })
 		})
 	}
 }

@@ -44,7 +44,8 @@
 // run.
 //
 // A variant of a transport that Run has seen whole, on another memory or path, is tested by Again. It repeats the rules
-// that depend on the way of the bytes; TENT_CONFORMANCE=all, which `make test-all` sets, repeats all of them.
+// that depend on the way of the bytes; TENT_CONFORMANCE=all, which `make test-all` sets, repeats all of them. Another
+// way of a transport, with ends and faults of its own, is tested by Beside, which repeats less under the race detector.
 //
 // The suite is tested itself: TestTheSuiteFindsBrokenTransports runs it over transports that break one rule each.
 //
