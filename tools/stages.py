@@ -51,6 +51,7 @@ LONG_UNDER_RACE = (
 # A program under the race detector waits a second at its end, for other threads to report. Tests have hundreds of them.
 PROMPT = {"GORACE": "atexit_sleep_ms=50"}
 # Variants of a transport, another memory or path, run the conformance suite in part; with this, they run all of it.
+# Tests of random moments, in which processes are killed and stopped, go on for three times as long.
 VARIANTS = {"TENT_CONFORMANCE": "all"}
 
 SERVICES = ROOT / "tests" / "services"  # a module by itself
@@ -102,7 +103,8 @@ def conformance(r: Runner, ctx: Context) -> Tally:
 
 def crossing(r: Runner, ctx: Context) -> Tally:
     """architecture, and tests that cross packages"""
-    return r.go_test(["./tests/go/..."], WAITING, f"-skip={SIMULATIONS}", timeout=900)
+    extent = VARIANTS if ctx.everything else {}
+    return r.go_test(["./tests/go/..."], WAITING, f"-skip={SIMULATIONS}", timeout=900, **extent)
 
 
 def security(r: Runner, ctx: Context) -> Tally:

@@ -25,12 +25,15 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// testTime is for how long a test of random moments goes on.
+// testTime is for how long a test of random moments goes on. In `make test-all` it is three seconds.
 func testTime() time.Duration {
-	if testing.Short() || raceDetector {
+	switch {
+	case testing.Short() || raceDetector:
 		return 300 * time.Millisecond
+	case transporttest.Whole():
+		return 3 * time.Second
 	}
-	return 3 * time.Second
+	return time.Second
 }
 
 func seeded(t *testing.T) *rand.Rand {

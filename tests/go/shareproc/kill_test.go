@@ -23,6 +23,7 @@ import (
 	"github.com/tent-engine/tent/gocore/share"
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/transports/transporttest"
 )
 
 const (
@@ -169,10 +170,14 @@ func wanted() (kills int, until time.Time) {
 	if n, err := strconv.Atoi(os.Getenv(killsEnv)); err == nil {
 		return n, time.Now().Add(24 * time.Hour)
 	}
-	if testing.Short() {
-		return 1 << 30, time.Now().Add(time.Second)
+	limit := 2 * time.Second
+	switch {
+	case testing.Short():
+		limit = time.Second
+	case transporttest.Whole():
+		limit = 6 * time.Second
 	}
-	return 1 << 30, time.Now().Add(6 * time.Second)
+	return 1 << 30, time.Now().Add(limit)
 }
 
 // Two processes hammer all the time; one of them is killed and replaced, again and again. The living go on, the tables

@@ -20,6 +20,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/tests/forked"
+	"github.com/tent-engine/tent/transports/transporttest"
 )
 
 // Tests with copiers in another process. Owner and copiers share the page and an arena: a board of words, and behind it
@@ -299,7 +300,7 @@ func TestMemoryTakenBackFromKilledCopiersStays(t *testing.T) {
 	require.Empty(t, o.table.pages, "the pages of dead peers are gone")
 }
 
-// Copiers of two processes are stopped at random moments, thousands of times. Either nobody was inside, and the bytes
+// Copiers of two processes are stopped at random moments, again and again. Either nobody was inside, and the bytes
 // are the owner's at once, or the wait names the process that is inside, and they are when that has gone on.
 func TestMemoryTakenBackFromStoppedCopiersStays(t *testing.T) {
 	seed := rand.Uint64()
@@ -350,12 +351,16 @@ func TestMemoryTakenBackFromStoppedCopiersStays(t *testing.T) {
 	}
 }
 
-// testTime is for how long a test of random moments goes on: on an idle machine some 400 kills, or 3,000 stops.
+// testTime is for how long a test of random moments goes on: on an idle machine some 130 kills, or 1,000 stops. In
+// `make test-all` it is three seconds.
 func testTime() time.Duration {
-	if testing.Short() || raceEnabled {
+	switch {
+	case testing.Short() || raceEnabled:
 		return 300 * time.Millisecond
+	case transporttest.Whole():
+		return 3 * time.Second
 	}
-	return 3 * time.Second
+	return time.Second
 }
 
 // A process that calls exec in a copy lives on under its pid, without its mappings.
