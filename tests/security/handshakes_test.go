@@ -30,8 +30,8 @@ func TestHandshakesBegunInALoopKeepNobodyOut(t *testing.T) {
 	word, err := strangers.FirstWord()
 	require.NoError(t, err)
 	for name, each := range map[string]struct {
-		act  strangers.Act
-		held int // connections that stay open, the newest ones
+		flood strangers.Flood
+		held  int // connections that stay open, the newest ones
 	}{
 		"first word only":      {word, held},
 		"first word, and gone": {word, 0},
@@ -43,7 +43,7 @@ func TestHandshakesBegunInALoopKeepNobodyOut(t *testing.T) {
 			var begun atomic.Int64
 			halt := make(chan struct{})
 			var attack sync.WaitGroup
-			attack.Go(func() { strangers.Flood("127.0.0.2", e.Address(), each.act, each.held, &begun, halt) })
+			attack.Go(func() { each.flood("127.0.0.2", e.Address(), each.held, &begun, halt) })
 			for until := time.Now().Add(floodTime(t)); time.Now().Before(until); {
 				opensInTime(t, e)
 			}

@@ -6,9 +6,12 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/security"
 )
@@ -16,8 +19,9 @@ import (
 // patience bounds one handshake.
 const patience = 10 * time.Second
 
-// Act is the behaviour of a stranger on its connection.
-type Act func(net.Conn)
+// Flood begins handshakes from an address of this host, as fast as it can, until halt. The newest `held` connections
+// stay open. It counts the handshakes that it has begun.
+type Flood func(from, address string, held int, begun *atomic.Int64, halt <-chan struct{})
 
 // Handshake makes a connection one of TLS with a key that no engine has seen before.
 func Handshake(ctx context.Context, raw net.Conn) (net.Conn, error) {
@@ -36,11 +40,38 @@ var stranger = sync.OnceValues(func() (*security.Credentials, error) {
 	return security.Open(security.Settings{Insecure: true})
 })
 
-// Whole is a stranger that makes whole handshakes.
-func Whole(conn net.Conn) { _, _ = Handshake(context.Background(), conn) }
+// Whole is a flood of whole handshakes, many at a time.
+func Whole(from, address string, held int, begun *atomic.Int64, halt <-chan struct{}) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: dialPatience}
+	kept := &keeper[net.Conn]{most: held, end: func(c net.Conn) { _ = c.Close() }}
+	var dialing sync.WaitGroup
+	for range together {
+		dialing.Go(func() {
+			for ctx.Err() == nil {
+				if conn, err := dialer.DialContext(ctx, "tcp", address); err == nil {
+					_, _ = Handshake(ctx, conn)
+					begun.Add(1)
+					kept.add(conn)
+				}
+			}
+		})
+	}
+	<-halt
+	cancel()
+	dialing.Wait()
+	kept.close()
+}
 
-// FirstWord returns a stranger that says the first word of TLS and nothing else, always the same one: it costs nothing.
-func FirstWord() (Act, error) {
+const (
+	together     = 64                    // whole handshakes that are under way
+	dialPatience = 50 * time.Millisecond // then the flood tries another port
+)
+
+// FirstWord returns a flood of strangers that say the first word of TLS and nothing else, always the same one. It costs
+// them nothing, and they do not wait: for a connection that is not there at once they begin the next one.
+func FirstWord() (Flood, error) {
 	here, there := net.Pipe()
 	defer here.Close()
 	go func() {
@@ -48,34 +79,55 @@ func FirstWord() (Act, error) {
 	}()
 	word := make([]byte, 4096)
 	n, err := here.Read(word)
-	return func(conn net.Conn) { _, _ = conn.Write(word[:n]) }, err
+	return func(from, address string, held int, begun *atomic.Int64, halt <-chan struct{}) {
+		kept := &keeper[int]{most: held, end: func(fd int) { _ = unix.Close(fd) }}
+		defer kept.close()
+		own, to := &unix.SockaddrInet4{Addr: netip.MustParseAddr(from).As4()}, netip.MustParseAddrPort(address)
+		peer := &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
+		for {
+			select {
+			case <-halt:
+				return
+			default:
+			}
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				continue
+			}
+			_ = unix.Bind(fd, own)
+			_ = unix.Connect(fd, peer) // on one host it is there when this returns, unless a packet was dropped
+			if _, err := unix.Write(fd, word[:n]); err != nil {
+				_ = unix.Close(fd)
+				continue
+			}
+			begun.Add(1)
+			kept.add(fd)
+		}
+	}, err
 }
 
-// Flood dials until halt, one connection after the other, from an address of this host. The newest `held` connections
-// stay open.
-func Flood(from, address string, act Act, held int, begun *atomic.Int64, halt <-chan struct{}) {
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	var open []net.Conn
-	defer func() {
-		for _, conn := range open {
-			conn.Close()
-		}
-	}()
-	for {
-		select {
-		case <-halt:
-			return
-		default:
-		}
-		conn, err := dialer.Dial("tcp", address)
-		if err != nil {
-			continue
-		}
-		act(conn)
-		begun.Add(1)
-		if open = append(open, conn); len(open) > held {
-			open[0].Close()
-			open = open[1:]
-		}
+// keeper holds the newest of some things, and ends the others.
+type keeper[T any] struct {
+	most int
+	end  func(T)
+	mu   sync.Mutex
+	list []T
+}
+
+func (k *keeper[T]) add(one T) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.list = append(k.list, one); len(k.list) > k.most {
+		k.end(k.list[0])
+		k.list = k.list[1:]
 	}
+}
+
+func (k *keeper[T]) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, one := range k.list {
+		k.end(one)
+	}
+	k.list = nil
 }

@@ -131,8 +131,8 @@ func attack(o *options, a act) ([]report.Row, error) {
 		report.Judge(a.name+": an honest open", fmt.Sprintf("%s median, %s the longest of %d", report.Milli(
 			report.Median(opens)), report.Milli(longest), len(opens)), "at most 2 s", longest <= admittance),
 		report.Judge(a.name+": a stream, against its share of the processors that are left",
-			fmt.Sprintf("%.0f %%: %.2f GB/s, %.2f alone with %.1f processors, %.1f are left", 100*share,
-				beside.rate/1e9, alone.rate/1e9, alone.own, left), "at least 80 %", share >= shareLeast),
+			fmt.Sprintf("%.0f %%: %.2f GB/s with %.2f processors, %.2f alone with %.2f, %.2f are left", 100*share,
+				beside.rate/1e9, beside.own, alone.rate/1e9, alone.own, left), "at least 80 %", share >= shareLeast),
 		report.Judge(a.name+": memory of the attacked engine", fmt.Sprintf("%+.1f MiB", float64(grown)/(1<<20)),
 			"at most 64 MiB more", grown <= growthMost),
 	}, nil

@@ -25,7 +25,7 @@ import (
 type act struct {
 	name string
 	held int // connections that stay open, the newest ones
-	make func() (strangers.Act, error)
+	make func() (strangers.Flood, error)
 }
 
 const held = 300 // more than an engine takes
@@ -33,7 +33,7 @@ const held = 300 // more than an engine takes
 var acts = []act{
 	{"first word only", held, strangers.FirstWord},
 	{"first word, and gone", 0, strangers.FirstWord},
-	{"whole handshakes", held, func() (strangers.Act, error) { return strangers.Whole, nil }},
+	{"whole handshakes", held, func() (strangers.Flood, error) { return strangers.Whole, nil }},
 }
 
 // Side is one process of the benchmark; its exported methods are called by the parent.
@@ -141,14 +141,14 @@ func (s *Side) Attack(a Attack, _ *Nothing) error {
 		if one.name != a.Act {
 			continue
 		}
-		act, err := one.make()
+		flood, err := one.make()
 		if err != nil {
 			return err
 		}
 		if err := onOneProcessor(); err != nil {
 			return err
 		}
-		go strangers.Flood("127.0.0.2", a.Address, act, one.held, &s.begun, nil)
+		go flood("127.0.0.2", a.Address, one.held, &s.begun, nil)
 		return nil
 	}
 	return fmt.Errorf("no attack %q", a.Act)
