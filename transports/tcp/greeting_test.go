@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,6 +40,39 @@ func requireOpen(t testing.TB, c net.Conn) {
 	require.Equal(t, header{kind: kindPong, seq: 9}, getHeader(b))
 }
 
+// field is a part of a message, up to the byte where the next one begins.
+type field struct {
+	name string
+	end  int
+}
+
+// The fields of the header of each message, as header.put has them. Those in brackets mean nothing in a CHALLENGE and
+// in a PROOF.
+var headerFields = []field{{"kind", 1}, {"(flag)", 2}, {"count", 4}, {"length", 8}, {"(number)", headerBytes}}
+
+// flipEach flips each bit of each field of a message, a test for each field, which cover it whole.
+func flipEach(t *testing.T, message string, size int, fields []field, reach func(t *testing.T, bit int)) {
+	t.Helper()
+	require.Equal(t, size, fields[len(fields)-1].end)
+	begin := 0
+	for _, f := range fields {
+		if !strings.HasPrefix(f.name, "(") || message == "HELLO" {
+			t.Run(message+" "+f.name, func(t *testing.T) {
+				for bit := 8 * begin; bit < 8*f.end; bit++ {
+					reach(t, bit)
+				}
+			})
+		}
+		begin = f.end
+	}
+}
+
+func flipped(message []byte, bit int) []byte {
+	b := bytes.Clone(message)
+	b[bit/8] ^= 1 << (bit % 8)
+	return b
+}
+
 // TestEveryBitOfAHandshakeCounts flips each bit of each message on its way. The end that it reaches closes the
 // connection, or its answer does not convince the other end.
 func TestEveryBitOfAHandshakeCounts(t *testing.T) {
@@ -50,53 +84,43 @@ func TestEveryBitOfAHandshakeCounts(t *testing.T) {
 		g := greeting{magic: magic, version: version, attachment: o.attachment, nonce: newNonce()}
 		return &transcript{hello: g.hello(number), initiator: visitor.ID, responder: o.owner}
 	}
-	t.Run("hello", func(t *testing.T) {
-		for bit := range 8 * helloSize {
-			seen := fresh()
-			flipped := bytes.Clone(seen.hello)
-			flipped[bit/8] ^= 1 << (bit % 8)
-			c := e.stranger(t)
-			_, err := c.Write(flipped)
-			require.NoError(t, err)
-			_ = c.(*net.TCPConn).CloseWrite() // a header that announces more must not wait for it
-			b := make([]byte, headerBytes+challengeSize)
-			if _, err = io.ReadFull(c, b); err == nil {
-				_, err = seen.answer(&o.secret, b)
-			}
-			require.Error(t, err, "bit %d", bit)
-			require.NoError(t, c.Close())
-		}
-	})
-	t.Run("challenge", func(t *testing.T) {
+	within := func(fields ...field) []field { return append(slices.Clone(headerFields), fields...) }
+	flipEach(t, "HELLO", helloSize, within(field{"magic", 24}, field{"version", 28}, field{"generation", 32},
+		field{"attachment", 48}, field{"nonce", 80}, field{"rail", 82}, field{"group", 83}, field{"lane", 84},
+		field{"rest", helloSize}), func(t *testing.T, bit int) {
 		seen := fresh()
-		challenge := (&transcript{hello: seen.hello, nonce: newNonce(), initiator: visitor.ID,
-			responder: o.owner}).challenge(&o.secret)
-		_, err := seen.answer(&o.secret, challenge)
+		c := e.stranger(t)
+		_, err := c.Write(flipped(seen.hello, bit))
 		require.NoError(t, err)
-		for bit := range 8 * len(challenge) {
-			if byte := bit / 8; byte == 1 || byte >= 8 && byte < headerBytes {
-				continue // flag and number of a CHALLENGE mean nothing
-			}
-			flipped := bytes.Clone(challenge)
-			flipped[bit/8] ^= 1 << (bit % 8)
-			_, err := seen.answer(&o.secret, flipped)
-			require.Error(t, err, "bit %d", bit)
+		_ = c.(*net.TCPConn).CloseWrite() // a header that announces more must not wait for it
+		b := make([]byte, headerBytes+challengeSize)
+		if _, err = io.ReadFull(c, b); err == nil {
+			_, err = seen.answer(&o.secret, b)
 		}
+		require.Error(t, err, "bit %d", bit)
+		require.NoError(t, c.Close())
 	})
-	t.Run("proof", func(t *testing.T) {
-		before := e.refused(transport.RefusedProof)
-		for bit := range 8 * macSize {
-			c, seen := e.call(t, o, uint64(1<<20+bit), 0)
-			proof, err := seen.answer(&o.secret, readChallenge(t, c))
-			require.NoError(t, err)
-			proof[headerBytes+bit/8] ^= 1 << (bit % 8)
-			_, err = c.Write(proof)
-			require.NoError(t, err)
-			requireClosed(t, c)
-			require.NoError(t, c.Close())
-		}
-		require.EqualValues(t, 8*macSize, e.refused(transport.RefusedProof)-before)
+	seen := fresh()
+	challenge := (&transcript{hello: seen.hello, nonce: newNonce(), initiator: visitor.ID,
+		responder: o.owner}).challenge(&o.secret)
+	_, err := seen.answer(&o.secret, challenge)
+	require.NoError(t, err)
+	flipEach(t, "CHALLENGE", len(challenge), within(field{"nonce", headerBytes + nonceSize},
+		field{"MAC", headerBytes + challengeSize}), func(t *testing.T, bit int) {
+		_, err := seen.answer(&o.secret, flipped(challenge, bit))
+		require.Error(t, err, "bit %d", bit)
 	})
+	before := e.refused(transport.RefusedProof)
+	flipEach(t, "PROOF", headerBytes+macSize, within(field{"MAC", headerBytes + macSize}), func(t *testing.T, bit int) {
+		c, seen := e.call(t, o, uint64(1<<20+bit), 0)
+		proof, err := seen.answer(&o.secret, readChallenge(t, c))
+		require.NoError(t, err)
+		_, err = c.Write(flipped(proof, bit))
+		require.NoError(t, err)
+		requireClosed(t, c)
+		require.NoError(t, c.Close())
+	})
+	require.GreaterOrEqual(t, e.refused(transport.RefusedProof)-before, int64(8*macSize))
 	c, _, _ := e.proven(t, o, 1<<30)
 	requireOpen(t, c)
 }
@@ -119,12 +143,14 @@ func TestALaneThatWasHeardCannotBeSaidAgain(t *testing.T) {
 		"as another lane":       renamed(2, o.attachment),
 		"for another peer":      renamed(1, other.attachment),
 	} {
-		c := e.stranger(t)
-		_, err := c.Write(slices.Concat(said, proof))
-		require.NoError(t, err)
-		_, err = io.Copy(io.Discard, c)
-		var late net.Error
-		require.False(t, errorsAs(err, &late) && late.Timeout(), name)
+		t.Run(name, func(t *testing.T) {
+			c := e.stranger(t)
+			_, err := c.Write(slices.Concat(said, proof))
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, c)
+			var late net.Error
+			require.False(t, errorsAs(err, &late) && late.Timeout())
+		})
 	}
 	_, err := (&transcript{}).answer(&o.secret, make([]byte, headerBytes+challengeSize))
 	require.Error(t, err)
