@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -66,7 +67,7 @@ type guest struct {
 	left      chan struct{} // closed with the connection
 	spoke     atomic.Bool   // sent a byte that was read
 	receiving atomic.Int32  // calls with a message that is not there as a whole
-	owes      atomic.Int64  // nanoseconds of its handshake's turns, until it names itself
+	owes      atomic.Int64  // nanoseconds that its network owes for it, until it names itself
 	came      time.Time
 	parked    *turn       // for which it waited before its handshake; nil: it did not
 	holds     atomic.Bool // the turn, until its handshake begins
@@ -102,21 +103,30 @@ func newGuests(o *Options) *guests {
 
 // door is a listener that counts its connections as guests.
 type door struct {
-	net.Listener
+	*intake
 	guests *guests
 }
 
+// crowdLeast is the number of connections in a row that had to wait for their turns: a flood, which may gather.
+const crowdLeast = 16
+
 // Accept returns the next connection for which there is room, or can be made, and that need not wait for its turn.
 func (d door) Accept() (net.Conn, error) {
-	for {
-		conn, err := d.Listener.Accept()
+	for parked := 0; ; {
+		conn, err := d.next(parked >= crowdLeast)
 		if err != nil {
 			return nil, err
 		}
+		if d.guests.replace(conn) {
+			parked++
+			continue
+		}
 		switch g := d.guests.admit(conn); {
 		case g == nil:
-			conn.Close()
-		case !d.guests.park(g):
+			_ = conn.Close()
+		case d.guests.park(g):
+			parked++
+		case g.open():
 			return g, nil
 		}
 	}
@@ -124,10 +134,7 @@ func (d door) Accept() (net.Conn, error) {
 
 // admit makes a connection a guest, and closes another one if that is needed for it.
 func (s *guests) admit(conn net.Conn) *guest {
-	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
-	if err != nil {
-		host = conn.RemoteAddr().String()
-	}
+	host := hostIn(conn.RemoteAddr())
 	g := &guest{Conn: conn, of: s, host: host, network: networkOf(host), left: make(chan struct{}),
 		came: time.Now()}
 	s.mu.Lock()
@@ -145,6 +152,62 @@ func (s *guests) admit(conn net.Conn) *guest {
 	s.mu.Unlock()
 	s.drop(leaves, "its place was needed: silent, without a call, or idle for longest")
 	return g
+}
+
+// replace closes the oldest parked connection of a host that crowds the strangers, and gives its place to a newer one.
+// It reports whether there was one. A flood passes here, so it makes little garbage, and its refusals share one error.
+func (s *guests) replace(conn *socket) bool {
+	host := hostIn(conn.RemoteAddr())
+	s.mu.Lock()
+	replaced := s.replaceLocked(host, conn)
+	s.mu.Unlock()
+	if replaced {
+		s.refused(transport.RefusedLimit, host, errReplaced)
+	}
+	return replaced
+}
+
+func (s *guests) replaceLocked(host string, conn *socket) bool {
+	network := networkOf(host)
+	if s.closing || s.strangers.all < s.limits.Strangers || s.strangers.most() != network {
+		return false
+	}
+	g := s.turns.replace(network, host, conn)
+	if g != nil {
+		s.moved(g)
+	}
+	return g != nil
+}
+
+var errReplaced = errs.New(errs.TooManyRequests, "control", "a connection was closed: its place was needed").
+	WithScope(errs.ScopeLink, errs.SideLocal)
+
+// hostIn returns the host of an address, all of it where that has no port.
+func hostIn(address net.Addr) string {
+	host, _, err := net.SplitHostPort(address.String())
+	if err != nil {
+		return address.String()
+	}
+	return host
+}
+
+// openCost is the processor time of a connection besides its handshake: goroutines, a place in Go's poller, buffers.
+const openCost = 50 * time.Microsecond
+
+// open makes a guest ready for gRPC, at the cost of its network. It reports false for one that has gone.
+func (g *guest) open() bool {
+	if s, is := g.Conn.(*socket); is && s.open() != nil {
+		_ = g.Close()
+		return false
+	}
+	g.pays(openCost)
+	return true
+}
+
+// pays makes the network of a guest owe a time, until the guest names itself.
+func (g *guest) pays(took time.Duration) {
+	g.owes.Add(int64(took))
+	g.of.turns.charge(g.network, took)
 }
 
 // makeRoom chooses the connection that leaves for a new one of a host, nil for none. The network that most strangers

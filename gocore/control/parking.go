@@ -48,10 +48,11 @@ func (e exit) Accept() (net.Conn, error) {
 	for {
 		select {
 		case g := <-e.come:
-			if time.Since(g.came) <= e.limit {
+			if time.Since(g.came) > e.limit {
+				g.of.drop(g, "its network owed for handshakes for too long")
+			} else if g.open() {
 				return g, nil
 			}
-			g.of.drop(g, "its network owed for handshakes for too long")
 		case <-e.closed:
 			return nil, net.ErrClosed
 		}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,5 +96,87 @@ func TestTheWaitingRoomIsBounded(t *testing.T) {
 		require.Equal(t, 1, b.refusals[transport.RefusedLimit], "it is counted")
 		require.NoError(t, b.turns.room.Close())
 		require.ErrorIs(t, <-ended, net.ErrClosed)
+	})
+}
+
+// The connections of a flood take each other's places without another word: the newest ones stay, and their turns.
+func TestTheNewestConnectionsOfAFloodStay(t *testing.T) {
+	const flood, stay = 12, 3
+	n := intakeOn(t, "127.0.0.1:0")
+	b := newLobby(Limits{Strangers: stay})
+	b.turns.charge("127.0.0.1", creditMost+time.Hour)
+	var list []net.Conn
+	for range flood {
+		list = append(list, speaking(t, n))
+	}
+	for i := range list {
+		s, err := n.next(false)
+		require.NoError(t, err)
+		require.Equal(t, i >= stay, b.replace(s))
+		if i < stay {
+			require.True(t, b.park(b.admit(s)))
+		}
+	}
+	require.Equal(t, flood-stay, b.refusals[transport.RefusedLimit], "each is counted")
+	for i, conn := range list[:flood-stay] {
+		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+		_, err := conn.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET, i)
+	}
+	require.Len(t, b.there(), stay)
+	b.turns.charge("127.0.0.1", -2*time.Hour)
+	way := exit{b.turns.room, nil, patience}
+	for i := flood - 1; i >= flood-stay; i-- { // the network pays, and the newest has the first turn
+		conn, err := way.Accept()
+		require.NoError(t, err)
+		require.Equal(t, list[i].LocalAddr().String(), conn.(*guest).Conn.RemoteAddr().String())
+		require.NoError(t, conn.Close())
+	}
+	require.Empty(t, b.turns.networks)
+}
+
+// A guest that is open, one of another host, and one of a network that is no crowd keep their places.
+func TestOnlyAParkedConnectionOfTheSameHostIsReplaced(t *testing.T) {
+	n := intakeOn(t, "127.0.0.1:0")
+	next := func() *socket {
+		speaking(t, n)
+		s, err := n.next(false)
+		require.NoError(t, err)
+		return s
+	}
+	b := newLobby(Limits{Strangers: 3})
+	b.turns.charge("127.0.0.1", creditMost+time.Hour)
+	one := b.admit(next())
+	require.Nil(t, b.turns.replace("127.0.0.1", "127.0.0.1", next()), "it is not parked")
+	require.True(t, b.park(one))
+	b.visit("10.0.0.1", 1)
+	b.visit("10.0.0.1", 2)
+	late := next()
+	require.False(t, b.replace(late), "another network crowds")
+	require.Nil(t, b.turns.replace("127.0.0.1", "127.0.0.2", late), "another host")
+	require.NotNil(t, b.turns.replace("127.0.0.1", "127.0.0.1", late))
+	require.True(t, one.open())
+	require.Nil(t, b.turns.replace("127.0.0.1", "127.0.0.1", next()), "it is open")
+	require.NoError(t, one.Close())
+}
+
+// A connection that gRPC sees costs its network time, whatever it says, until its guest names itself. So those that say
+// half a word and go again are parked soon.
+func TestAnOpenConnectionCostsItsNetworkUntilItIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newLobby(Limits{SilentPerHost: 1 << 20, Strangers: 1 << 20, Connections: 1 << 20})
+		const most = int(creditMost/openCost) + 1
+		var list []*guest
+		for port := range most + 1 {
+			g := b.visit("10.0.0.9", port)
+			require.Equal(t, port == most, b.park(g), port)
+			if port < most {
+				require.True(t, g.open())
+			}
+			list = append(list, g)
+		}
+		b.identify(t, list[0], 1)
+		b.identify(t, list[1], 2)
+		require.False(t, b.park(b.visit("10.0.0.9", most+1)))
 	})
 }

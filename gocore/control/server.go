@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"net"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -19,7 +18,7 @@ import (
 type Server struct {
 	options   Options
 	addresses []string
-	listeners []net.Listener
+	listeners []*intake
 	guests    *guests
 	grpc      *grpc.Server
 	serving   sync.WaitGroup // one goroutine per listener
@@ -41,7 +40,10 @@ func Listen(addresses []string, options Options) (*Server, error) {
 		return nil, err
 	}
 	listeners, bound = bindBesides(options.Besides, listeners, bound)
-	s := &Server{options: options, addresses: bound, listeners: listeners, guests: newGuests(&options)}
+	s := &Server{options: options, addresses: bound, guests: newGuests(&options)}
+	if s.listeners, err = newIntakes(listeners); err != nil {
+		return nil, errs.Wrap(errs.Internal, "listen", err)
+	}
 	s.grpc = grpc.NewServer(s.grpcOptions()...)
 	return s, nil
 }
@@ -74,6 +76,7 @@ func (s *Server) Start(handler Handler) {
 		s.serving.Go(func() {
 			// Ends with an error only when the listener was closed from outside, which Close does.
 			_ = s.grpc.Serve(door{listener, s.guests})
+			listener.forget()
 		})
 	}
 	s.serving.Go(func() {
@@ -93,7 +96,7 @@ func (s *Server) Close(ctx context.Context) error {
 		return nil
 	}
 	for _, listener := range s.listeners {
-		listener.Close()
+		_ = listener.Close()
 	}
 	_ = s.guests.turns.room.Close()
 	s.guests.close(false)

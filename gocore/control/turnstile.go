@@ -110,6 +110,25 @@ func (s *turnstile) park(g *guest) bool {
 	return true
 }
 
+// replace gives the wait of the oldest guest of a host that is parked to a newer connection, as the newest wait of all.
+// It returns the guest, nil for none; its old connection is closed.
+func (s *turnstile) replace(network, host string, by *socket) *guest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stacks := s.networks[network]
+	if stacks == nil || len(stacks[0]) == 0 || stacks[0][0].come != nil || stacks[0][0].guest.host != host {
+		return nil
+	}
+	stack, oldest := stacks[0], stacks[0][0]
+	if conn, is := oldest.guest.Conn.(*socket); !is || !conn.replace(by) {
+		return nil
+	}
+	oldest.guest.came = time.Now()
+	copy(stack, stack[1:])
+	stack[len(stack)-1] = oldest
+	return oldest.guest
+}
+
 // push lets a turn wait. The caller holds mu.
 func (s *turnstile) push(w *turn) {
 	g := w.guest
@@ -307,8 +326,7 @@ func (s *shaking) leave() {
 	if s.holds {
 		took := time.Since(s.since)
 		s.holds = false
-		s.owes.Add(int64(took))
-		s.of.turns.charge(s.network, took)
+		s.pays(took)
 		s.of.turns.leave()
 	}
 }

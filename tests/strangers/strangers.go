@@ -80,30 +80,48 @@ func FirstWord() (Flood, error) {
 	word := make([]byte, 4096)
 	n, err := here.Read(word)
 	return func(from, address string, held int, begun *atomic.Int64, halt <-chan struct{}) {
-		kept := &keeper[int]{most: held, end: func(fd int) { _ = unix.Close(fd) }}
-		defer kept.close()
-		own, to := &unix.SockaddrInet4{Addr: netip.MustParseAddr(from).As4()}, netip.MustParseAddrPort(address)
-		peer := &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
-		for {
-			select {
-			case <-halt:
-				return
-			default:
-			}
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				continue
-			}
-			_ = unix.Bind(fd, own)
-			_ = unix.Connect(fd, peer) // on one host it is there when this returns, unless a packet was dropped
-			if _, err := unix.Write(fd, word[:n]); err != nil {
-				_ = unix.Close(fd)
-				continue
-			}
-			begun.Add(1)
-			kept.add(fd)
-		}
+		say(word[:n], from, address, held, begun, halt)
 	}, err
+}
+
+// Silent is a flood of connections without a word.
+func Silent(from, address string, held int, begun *atomic.Int64, halt <-chan struct{}) {
+	say(nil, from, address, held, begun, halt)
+}
+
+// say begins connections that say a word each.
+func say(word []byte, from, address string, held int, begun *atomic.Int64, halt <-chan struct{}) {
+	kept := &keeper[int]{most: held, end: func(fd int) { _ = unix.Close(fd) }}
+	defer kept.close()
+	own, to := &unix.SockaddrInet4{Addr: netip.MustParseAddr(from).As4()}, netip.MustParseAddrPort(address)
+	peer := &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
+	for {
+		select {
+		case <-halt:
+			return
+		default:
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // its port is free at once
+		if err = unix.Bind(fd, own); err != nil {
+			_ = unix.Close(fd)
+			continue
+		}
+		err = unix.Connect(fd, peer) // on one host it is there when this returns, unless a packet was dropped
+		if len(word) > 0 {
+			_, err = unix.Write(fd, word)
+		}
+		if err != nil && (len(word) > 0 || err != unix.EINPROGRESS) {
+			_ = unix.Close(fd)
+			continue
+		}
+		begun.Add(1)
+		kept.add(fd)
+	}
 }
 
 // keeper holds the newest of some things, and ends the others.

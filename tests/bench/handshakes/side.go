@@ -31,6 +31,7 @@ type act struct {
 const held = 300 // more than an engine takes
 
 var acts = []act{
+	{"a connection, and gone", 0, func() (strangers.Flood, error) { return strangers.Silent, nil }},
 	{"first word only", held, strangers.FirstWord},
 	{"first word, and gone", 0, strangers.FirstWord},
 	{"whole handshakes", held, func() (strangers.Flood, error) { return strangers.Whole, nil }},
@@ -74,11 +75,14 @@ func (s *Side) open() (addr uintptr, err error) {
 	return addr, err
 }
 
-// Open opens the engine and returns its address.
-func (s *Side) Open(_ Nothing, address *string) error {
+// Ends are the addresses that strangers attack, and to which the stream goes.
+type Ends struct{ Attacked, Streamed string }
+
+// Open opens the engine and returns its address, which is attacked, too.
+func (s *Side) Open(_ Nothing, at *Ends) error {
 	_, err := s.open()
 	if err == nil {
-		*address = s.engine.Address()
+		*at = Ends{s.engine.Address(), s.engine.Address()}
 	}
 	return err
 }
