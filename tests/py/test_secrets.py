@@ -6,8 +6,10 @@ import base64
 import json
 import logging
 import os
+import pickle
 import subprocess
 import sys
+import traceback
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,10 @@ import tent
 def forms(secret: bytes) -> list[bytes]:
     """A secret as it could be printed; half of it is a leak, too."""
     half = secret[: len(secret) // 2]
-    texts = [secret, half.hex().encode(), base64.b64encode(secret)[:-4], repr(half)[2:-1].encode()]
+    texts = [secret, half.hex().encode(), half.hex().upper().encode(), repr(half)[2:-1].encode()]
+    for before in range(3):  # base64 of a longer text has it at any of three places in a group
+        texts.append(base64.b64encode(bytes(before) + secret)[4 if before else 0 : -4])
+        texts.append(base64.urlsafe_b64encode(bytes(before) + secret)[4 if before else 0 : -4])
     return [*texts, str(list(half))[1:-1].encode(), str(list(half))[1:-1].replace(",", "").encode()]
 
 
@@ -58,7 +63,9 @@ def secrets_of(mode: str, files: Path) -> dict[str, bytes]:
         secret = (files / "cluster.key").read_bytes()
     else:
         lines = (files / "me.key").read_text().splitlines()
-        secret = base64.b64decode("".join(line for line in lines if not line.startswith("-")))[36:68]  # of SEC 1
+        body = [line for line in lines if not line.startswith("-")]
+        secret = base64.b64decode("".join(body))[36:68]  # of SEC 1
+        return {mode: secret, "the key file": body[1].encode(), "password": (files / "word").read_bytes()}
     return {mode: secret, "password": (files / "word").read_bytes()}
 
 
@@ -86,12 +93,24 @@ def shown(mode: str, files: Path) -> dict[str, bytes]:
         with urllib.request.urlopen(served.url, timeout=10) as answer:
             texts["metrics"] = answer.read().decode()
         texts |= {"engines": (owner, opener), "config": {k: (repr(v), v.value) for k, v in owner.config.items()}}
-        texts |= {"topology": owner.topology(), "flat": owner.metrics()}
+        texts |= {"topology": owner.topology(), "flat": owner.metrics(), "text": owner.metrics_text()}
+        texts |= {"traffic": owner.traffic(), "trace of an error": traceback_of(owner)}
+        with kv.share(kv[0:64], "a lease") as lease:
+            texts["lease"] = (lease, lease.token)
         blob = owner.export()
     return {
         **{origin: str(text).encode() for origin, text in texts.items()}, "blob": blob,
         "audit": (files / "audit.jsonl").read_bytes(),
     }  # fmt: skip
+
+
+def traceback_of(engine: tent.Engine) -> str:
+    """An error with all of its frames and their variables, as tools that report errors print them."""
+    try:
+        pickle.dumps(engine)
+    except TypeError as error:
+        return "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+    raise AssertionError("an engine was pickled")
 
 
 @pytest.mark.parametrize("mode", ["cluster_key", "mtls"])
