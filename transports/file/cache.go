@@ -11,10 +11,9 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// guess predicts whether the next READ of a file finds its bytes in the page cache. A look costs a system call
-// (mayHold), some 100 ns where nothing is there, and a hit saves a READ of the disk. After each miss twice as many
-// READs go without a look, up to guessMost; a hit ends that. All methods may be called from any goroutine, which may
-// lose a count.
+// guess predicts whether the next READ of a file finds its bytes in the page cache, where a look that finds nothing
+// reads the disk (file.counts). After each miss twice as many READs go without a look, up to guessMost; a hit ends that.
+// All methods may be called from any goroutine, which may lose a count.
 type guess struct {
 	skip atomic.Int32 // READs that go without a look from now on
 	step atomic.Int32 // as many after the last miss
@@ -43,11 +42,18 @@ func (g *guess) learn(hit bool) {
 	}
 }
 
+// looks reports whether the next READ should look into the page cache. Where the kernel counts pages it always should: a
+// look that finds nothing takes some 100 ns, and one that is left out reads cached bytes from the disk.
+func (f *file) looks() bool { return f.counts() || f.cache.worth() }
+
+// counts reports whether the kernel counts the file's pages before a look.
+func (f *file) counts() bool { return f.direct.Load() && !f.blind.Load() }
+
 // mayHold reports whether the page cache may have all of a range. The kernel counts pages for it (cachestat, Linux 6.5)
 // where READs go past the page cache: a preadv2 that misses reads the range from the disk even with RWF_NOWAIT, and the
 // ring would read it again. The count starts nothing. An older kernel is asked once, and taken to have all.
 func (f *file) mayHold(offset, n uint64) bool {
-	if !f.direct.Load() || f.blind.Load() {
+	if !f.counts() {
 		return true
 	}
 	page := uint64(os.Getpagesize())

@@ -232,7 +232,7 @@ func (u *owner) drop(uintptr)                             {}
 
 // quick implements mover: a WRITE goes past the page cache.
 func (u *owner) quick(f *file, op transport.Op) bool {
-	return op == transport.Read && f.mayBeQuick(op) && f.cache.worth()
+	return op == transport.Read && f.mayBeQuick(op) && f.looks()
 }
 
 func (u *owner) straight() bool { return u.t.settings.Direct == DirectAuto }
