@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-security bench-handshakes bench-failover bench-qos bench-scale bench-staging bench-file bench-rdma bench-clients bench-all check-rdma check-gpu capi ascend-shim install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-security bench-handshakes bench-failover bench-qos bench-scale bench-staging bench-file bench-rdma bench-clients bench-restore bench-all check-rdma check-gpu capi ascend-shim install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -94,7 +94,10 @@ check-gpu: develop ## the suite, every way of GPU memory, and rates beside the d
 	@$(VENV)/bin/python tests/bench/checkgpu.py --page build/check-gpu.md $(ARGS)
 
 bench-clients: ## KV caches between vLLM's servers over tent, NIXL and Mooncake in turn (installs 7 GB): make bench-clients ARGS="--rounds 3"
-	@$(PYTHON) tools/bench_clients.py $(ARGS)
+	@$(PYTHON) tools/bench_clients.py clients $(ARGS)
+
+bench-restore: ## a KV cache that comes back from a disk, by tent, NIXL and LMCache in turn (installs 7 GB): make bench-restore ARGS="--rounds 5"
+	@$(PYTHON) tools/bench_clients.py restore $(ARGS)
 
 bench-all: develop ## every table of docs/performance, one after the other, and the rows that became worse: make bench-all ARGS="--only tcp host"
 	@$(VENV)/bin/python tools/bench_all.py $(ARGS)

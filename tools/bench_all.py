@@ -29,6 +29,7 @@ BENCHMARKS = {
     "security": ("bench-security", 3, "--json {}"),
     "handshakes": ("bench-handshakes", 4, "-json {}"),
     "file": ("bench-file", 6, "--json {}"),
+    "restore": ("bench-restore", 8, "--json {}"),
     "failover": ("bench-failover", 6, "-json {}"),
     "qos": ("bench-qos", 8, "-json {}"),
     "rdma": ("bench-rdma", 12, "-json {}"),

@@ -1,6 +1,6 @@
-"""make bench-clients: the environment of `make test-clients`, a fresh wheel beside it, and the benchmark in both.
+"""make bench-clients, bench-restore: the environment of `make test-clients`, a fresh wheel beside it, and a benchmark.
 
-bench_clients.py [arguments of tests/bench/clients.py]
+bench_clients.py clients|restore [arguments of tests/bench/clients.py, restore.py]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> int:
     python = interpreters.clients_python(TEST_TOOLS)
     wheel = wheels.build(interpreters.tools_python(), ROOT / "build" / "clients-wheel")
     site = interpreters.beside(python, wheel, "clients-site")
-    command = [str(python), str(ROOT / "tests" / "bench" / "clients.py"), *sys.argv[1:]]
+    command = [str(python), str(ROOT / "tests" / "bench" / f"{sys.argv[1]}.py"), *sys.argv[2:]]
     return subprocess.run(command, env={**os.environ, "PYTHONPATH": str(site)}).returncode
 
 
