@@ -1,9 +1,10 @@
-"""make bench-file: tent on files beside fio, with the same sizes, depths and flags, round by round in turn.
+"""make bench-file: tent on files beside fio and a plain C program, with equal sizes and depths, round by round in turn.
 
     files.py [--rounds 5] [--folder DIR] [--megabytes 1024] [--rows TEXT] [--json FILE]
 
-The file lies in --folder, a disk; the rows about cached bytes are also run on /dev/shm. Ratios are medians of pairs of
-neighbours. A pool of threads in Go that calls pread and pwrite stands beside them, for information.
+The file lies in --folder, a disk; the rows about cached bytes are also run on /dev/shm. The faster of fio and cfile.c
+in a round is beside tent. Ratios are medians of pairs of neighbours. A pool of threads in Go that calls pread and
+pwrite stands beside them, for information.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -56,6 +58,7 @@ class Shape:
     engines: tuple[str, ...] = ("io_uring",)
     least: float | None = 0.98
     cpu_most: float | None = None
+    plain: tuple[str, int] | None = None  # the verb of cfile.c that does the same, and its depth
 
     @property
     def total(self) -> int:
@@ -79,12 +82,24 @@ def shapes() -> list[Shape]:
                 1,
                 flags,
                 cpu_most=1.1,
+                plain=(verb, 8),
             )
         )
     for verb, paged in (("read", "gather"), ("write", "scatter")):
         flags = (f"--rw=rand{verb}", "--bs=4k", "--direct=1", "--iodepth=32")
         rows.append(
-            Shape(f"random {verb.upper()} 4 KiB, O_DIRECT, depth 32", "go", DEPTH_32, paged, 4 * KIB, 4096, 8, 1, flags)
+            Shape(
+                f"random {verb.upper()} 4 KiB, O_DIRECT, depth 32",
+                "go",
+                DEPTH_32,
+                paged,
+                4 * KIB,
+                4096,
+                8,
+                1,
+                flags,
+                plain=(paged, 32),
+            )
         )
     cached = (
         "--rw=read",
@@ -97,7 +112,18 @@ def shapes() -> list[Shape]:
     )
     rows.append(
         Shape(
-            "cached READ 64 KiB, two threads", "go", CACHED, "each", 64 * KIB, 4096, 4, 2, cached, CACHE_ENGINES, 0.95
+            "cached READ 64 KiB, two threads",
+            "go",
+            CACHED,
+            "each",
+            64 * KIB,
+            4096,
+            4,
+            2,
+            cached,
+            CACHE_ENGINES,
+            0.95,
+            plain=("each", 0),
         )
     )
     pages = ("--rw=randwrite", "--bs=64k", "--direct=1", "--iodepth=32")
@@ -113,6 +139,7 @@ def shapes() -> list[Shape]:
             1,
             pages,
             least=0.95,
+            plain=("scatter", 32),
         )
     )
     plain = ("--rw=read", "--bs=64k", "--direct=0", "--numjobs=2", "--invalidate=0", "--group_reporting")
@@ -186,6 +213,8 @@ def ours(contestant: Contestant, shape: Shape) -> Measured:
 def build() -> Path:
     target = ROOT / "build" / "bench" / "filebench"
     target.parent.mkdir(parents=True, exist_ok=True)
+    compiler = os.environ.get("CC", "gcc")
+    subprocess.run([compiler, "-O2", "-o", target.with_name("cfile"), HERE / "cfile.c", "-lpthread"], check=True)
     go = interpreters.go_command()
     subprocess.run(
         [go, "build", "-o", target, "./tests/bench/filebench"], cwd=ROOT, env=build_gotent.go_env(go), check=True
@@ -198,6 +227,31 @@ def start(stack: contextlib.ExitStack, program: Path, shape: Shape, path: Path) 
     return stack.enter_context(
         contextlib.closing(Contestant(shape.name, [*command, json.dumps(shape.settings), str(path)]))
     )
+
+
+def beside(stack: contextlib.ExitStack, program: Path, shape: Shape, path: Path) -> Callable[[], Measured]:
+    """One round of the others, of which the fastest counts."""
+    engines: list[Callable[[], Measured]] = [partial(fio, path, shape, engine) for engine in shape.engines]
+    if shape.plain is not None:
+        verb, depth = shape.plain
+        command = [str(program.with_name("cfile")), str(depth), str(path)]
+        floor = stack.enter_context(contextlib.closing(Contestant("cfile", command)))
+
+        def plain() -> Measured:
+            got = floor.measure(verb, shape.size, shape.count, shape.iterations, shape.threads if depth == 0 else 0)
+            return Measured(got.batches, shape.total, got.cpu_seconds)
+
+        engines.append(plain)
+
+    def once() -> list[Measured]:
+        found = []
+        for run in engines:
+            if "--direct=1" in shape.fio:
+                evict(path)
+            found.append(run())
+        return found
+
+    return lambda: max(once(), key=lambda m: m.bytes_per_second)
 
 
 def make(folder: Path, megabytes: int) -> Path:
@@ -214,9 +268,9 @@ def make(folder: Path, megabytes: int) -> Path:
 def compare(shape: Shape, program: Path, path: Path, rounds: int) -> Entry:
     rates, cpus, figures, theirs = [], [], [], []
     with contextlib.ExitStack() as stack:
-        contestant = start(stack, program, shape, path)
+        contestant, rivals = start(stack, program, shape, path), beside(stack, program, shape, path)
         for number in range(rounds + 1):
-            best = max((fio(path, shape, engine) for engine in shape.engines), key=lambda m: m.bytes_per_second)
+            best = rivals()
             if "--direct=1" in shape.fio:
                 evict(path)
             mine = ours(contestant, shape)
@@ -247,7 +301,7 @@ def compare(shape: Shape, program: Path, path: Path, rounds: int) -> Entry:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Measures tent on files beside fio.")
+    parser = argparse.ArgumentParser(description="Measures tent on files beside fio and C.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=ROOT / "build", help="on the disk that is measured")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the file")
