@@ -190,8 +190,8 @@ func (k kind) enter(o options, f figures, s *sight, control *Trace) {
 	if took := trace.slowest(from, true); took > 0 {
 		f.addTime(k.name+moved, took)
 	}
-	if first := trace.first(from, "rail_suspected", "rail_down"); first != 0 {
-		f.addTime(k.name+noticed, first.Sub(from))
+	if first := trace.first(at.began, "rail_suspected", "rail_down"); first != 0 {
+		f.addTime(k.name+noticed, max(0, first.Sub(from))) // the engine may hear the kernel's news before us
 	}
 	if s.again == 0 {
 		s.again = trace.End // it is not back

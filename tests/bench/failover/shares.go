@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,7 +64,7 @@ func together(o options, f figures, name string, rates ...uint64) error {
 	for range few(o) {
 		var could, got float64
 		if err := undisturbed(o, f, func() (err error) {
-			could, got, err = roundTogether(alone, all, rates)
+			could, got, err = roundTogether(o, alone, all, rates)
 			return err
 		}); err != nil {
 			return err
@@ -75,7 +76,8 @@ func together(o options, f figures, name string, rates ...uint64) error {
 }
 
 // roundTogether measures each rate alone, and then all rails together.
-func roundTogether(alone map[uint64]*world, all *world, rates []uint64) (could, got float64, err error) {
+func roundTogether(o options, alone map[uint64]*world, all *world, rates []uint64) (could, got float64,
+	err error) {
 	each := map[uint64]float64{}
 	for rate, w := range alone {
 		if each[rate], _, err = w.rates(1, runFor); err != nil {
@@ -86,7 +88,25 @@ func roundTogether(alone map[uint64]*world, all *world, rates []uint64) (could, 
 		could += each[rate]
 	}
 	got, _, err = all.rates(1, runFor)
-	return could, got, err
+	if o.verbose {
+		report.Progress("alone %v, together %.0f bytes/s", each, got)
+	}
+	return could, got, errors.Join(err, slowAlone(each))
+}
+
+// aloneLeast is the share of its limit that a rail carries alone while nothing else wants the processors. Headers take
+// 4 % of the limit.
+const aloneLeast = 0.92
+
+// slowAlone returns an error where a rail alone is far below its limit: the machine was busy, and a sum of such rates
+// is no bound for all rails together, which are measured at another moment.
+func slowAlone(each map[uint64]float64) error {
+	for limit, rate := range each {
+		if limit > 0 && rate < aloneLeast*float64(limit) {
+			return fmt.Errorf("%w: a rail of %.0f MB/s carried %.0f alone", errAgain, float64(limit)/1e6, rate/1e6)
+		}
+	}
+	return nil
 }
 
 // shareMost is the largest share of their sum that rails can have together. Beyond it a rail was slower alone than

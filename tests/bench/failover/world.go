@@ -121,6 +121,16 @@ type fault struct {
 // faultTimes are when a fault began, was there for certain, and was mended.
 type faultTimes struct{ began, there, mended clock.Time }
 
+// comeAndGo makes the fault at its time and mends it.
+func (f *fault) comeAndGo() (at faultTimes, err error) {
+	<-time.After(f.after)
+	at.began, err = f.make()
+	at.there = clock.Now()
+	<-time.After(f.lasts)
+	at.mended = clock.Now()
+	return at, errors.Join(err, f.mend())
+}
+
 // run keeps both engines busy while a fault comes and goes, and verifies every byte afterwards. Along runs from the
 // mending until it is satisfied or the work is over.
 func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over func() bool) error) (*Trace,
@@ -137,12 +147,7 @@ func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over
 	call := w.near.Begin("Load.Run", args, trace)
 	var failed error
 	if f != nil {
-		<-time.After(f.after)
-		at.began, failed = f.make()
-		at.there = clock.Now()
-		<-time.After(f.lasts)
-		at.mended = clock.Now()
-		failed = errors.Join(failed, f.mend())
+		at, failed = f.comeAndGo()
 		if along != nil {
 			failed = errors.Join(failed, along(at, func() bool { return len(call.Done) > 0 }))
 		}
