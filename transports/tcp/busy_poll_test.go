@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -91,4 +92,62 @@ func TestABusyPollEndsWithItsLaneAndItsTransport(t *testing.T) {
 			require.Zero(t, tr.spinning.Load())
 		})
 	}
+}
+
+// TestHighIsServedBesideALaneThatIsSpunOn: a WRITE of HIGH comes and goes on its own lane while a worker spins on the
+// lane of LOW. The order of both ends shows it, however slow the machine is: in one attempt the spin lasts longer. A
+// responder with one worker does not spin.
+func TestHighIsServedBesideALaneThatIsSpunOn(t *testing.T) {
+	const high, low, attempts, bound = 0, 1, 20, 100 * time.Millisecond
+	for _, workers := range []int{1, 2} {
+		c := newSelf(t, Settings{BusyPoll: bound, Workers: workers, Lanes: 1}, 8192)
+		tr := c.tr.(*Transport)
+		if tr.spinners == 0 {
+			continue
+		}
+		move := func(class uint8) {
+			s := c.slice(transport.Write, 0, 0, 4096)
+			s.Remote, s.Class = 4096, class
+			require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
+			for late := time.Now().Add(10 * time.Second); c.end(s).Slice == nil; tr.Poll(8) {
+				require.True(t, time.Now().Before(late))
+			}
+			tr.Arm()
+			require.Nil(t, c.end(s).Err)
+		}
+		move(high) // both lanes are there
+		spun, beside := 0, false
+		for n := 0; n < attempts && !beside; n++ {
+			move(low)
+			var lane *responderLane
+			for late := time.Now().Add(2 * bound); lane == nil && time.Now().Before(late); {
+				lane = spunOn(tr, low)
+			}
+			if lane != nil { // else HIGH's was spun on still, or the worker was not let run
+				spun++
+				move(high)
+				beside = spunOn(tr, low) == lane
+			}
+		}
+		require.True(t, beside, "workers: %d: HIGH has waited for the end of each of %d spins", workers, spun)
+	}
+}
+
+// spunOn returns the lane of a group that a worker reads now, while one spins; nil if there is none.
+func spunOn(tr *Transport, group int) *responderLane {
+	if tr.spinning.Load() == 0 {
+		return nil
+	}
+	for _, each := range tr.attachments.ofPeer(nil) {
+		for _, l := range each.allLanes() {
+			if int(l.group) != group {
+				continue
+			}
+			if !l.readMu.TryLock() {
+				return l
+			}
+			l.letGo()
+		}
+	}
+	return nil
 }
