@@ -142,6 +142,23 @@ func TestALookAtAColdFileReadsNothing(t *testing.T) {
 	require.NoError(t, m.check(1, 0, 0, size))
 }
 
+// TestALookAtAColdFileEntersTheKernelNoMore: a READ that finds nothing in the page cache costs two calls into the ring,
+// as one that does not look: one with the operation, and one in which the owner sleeps until the next READ.
+func TestALookAtAColdFileEntersTheKernelNoMore(t *testing.T) {
+	const size, reads = 1 << 20, 200
+	c := newCachedFile(t, 1, size)
+	m := c.r.memory(size, true)
+	c.evict(0, size)
+	entered := &c.r.tr.(*Uring).mover.(*owner).entered
+	before := entered.Load()
+	for i := range uint64(reads) {
+		at := i % 16 * 65536
+		c.r.must(c.slice(transport.Read, m, at, at, 65536))
+	}
+	require.NoError(t, m.check(1, 0, 0, size))
+	require.Less(t, entered.Load()-before, uint64(reads*5/2))
+}
+
 // TestACachedFileThatWasCutShortFails: the rest of a file that was cut is no hit, and no bytes of before come from it.
 func TestACachedFileThatWasCutShortFails(t *testing.T) {
 	const size, left = 1 << 20, 100_000

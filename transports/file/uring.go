@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -104,9 +105,10 @@ type owner struct {
 	wakeFd  int
 	wakeBuf [8]byte
 	wakeVec ring.Iovec
-	armed   bool    // the eventfd's READ is in the ring
-	asleep  bool    // guarded by t.mu: write to wakeFd to be heard
-	recalls []*item // guarded by t.mu: withdrawn, with operations in the kernel
+	entered atomic.Uint64 // calls into the kernel, for explain
+	armed   bool          // the eventfd's READ is in the ring
+	asleep  bool          // guarded by t.mu: write to wakeFd to be heard
+	recalls []*item       // guarded by t.mu: withdrawn, with operations in the kernel
 
 	operations []operation
 	asking     uint64   // bytes of this round that are looked for in the page cache first
@@ -175,18 +177,21 @@ const askMost = 1 << 20
 
 // round is one turn; false ends the owner, when nothing is under way and base.stop was set.
 func (u *owner) round() bool {
-	t := u.t
-	t.mu.Lock()
-	u.asking = 0
-	u.begin()
-	if t.stop {
+	t, n, sleeps := u.t, 0, false
+	for n == 0 && !sleeps { // where nothing was cached, all that can begin enters the kernel by one call
+		t.mu.Lock()
+		u.asking = 0
+		u.begin()
+		if t.stop {
+			t.mu.Unlock()
+			return false
+		}
+		u.asleep = u.asking == 0 // else it may have to begin more at once
+		sleeps = u.asleep
 		t.mu.Unlock()
-		return false
+		n = u.submit()
 	}
-	u.asleep = u.asking == 0 // else it may have to begin more at once
-	sleeps := u.asleep
-	t.mu.Unlock()
-	n := u.submit()
+	u.entered.Add(1)
 	if err := u.ring.Enter(sleeps); err != nil {
 		// a mistake of ours: it has taken it so far
 		panic("io-uring: the kernel refuses to enter the ring: " + err.Error())
@@ -255,7 +260,7 @@ func (u *owner) suits(f *file) *errs.Error {
 }
 
 func (u *owner) describe() string {
-	return fmt.Sprintf("up to %d operations at once by io_uring", len(u.operations))
+	return fmt.Sprintf("up to %d operations at once by io_uring, %d calls so far", len(u.operations), u.entered.Load())
 }
 
 func (u *owner) wait() { u.running.Wait() }
