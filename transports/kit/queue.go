@@ -115,13 +115,20 @@ func (q *ClassQueue[T]) List(class int) *List[T] { return &q.lists[class] }
 // PushBack enters an entry behind those of its class.
 func (q *ClassQueue[T]) PushBack(class int, entry *T, e *Element[T]) {
 	q.lists[class].PushBack(entry, e)
-	q.waiting.Store(q.waiting.Load() | 1<<class)
+	q.entered(class)
 }
 
 // PushFront enters an entry in front of those of its class.
 func (q *ClassQueue[T]) PushFront(class int, entry *T, e *Element[T]) {
 	q.lists[class].PushFront(entry, e)
-	q.waiting.Store(q.waiting.Load() | 1<<class)
+	q.entered(class)
+}
+
+// entered notes that a class waits. An atomic store costs as much as the rest of entering, so only the first one pays.
+func (q *ClassQueue[T]) entered(class int) {
+	if q.lists[class].length == 1 {
+		q.waiting.Store(q.waiting.Load() | 1<<class)
+	}
 }
 
 // Leave takes an entry out of the list of its class. It reports whether it was there.

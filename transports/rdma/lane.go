@@ -30,7 +30,8 @@ type lane struct {
 	head   uint32     // turn of the next work request
 	tail   uint32     // turn of the first that has not come back
 	bytes  uint64     // out
-	moved  clock.Time // when something last came back
+	moved  clock.Time // when something was last seen to have come back, see movesLocked
+	seen   uint32     // tail at that time
 	chain  []verbs.WR // of verbs.Batch
 	length int
 	writes bool // the chain has WRITEs that are to be flushed
@@ -242,7 +243,6 @@ func (l *lane) doneLocked(wc *verbs.WC) (was transport.Rail, cause *errs.Error) 
 	if wc.Status != verbs.Success {
 		return l.brokenLocked(wc, &l.ring[turn%uint32(len(l.ring))])
 	}
-	l.moved = clock.Now()
 	l.device.flying.Add(-int64(turn + 1 - l.tail))
 	for ; l.tail != turn+1; l.tail++ {
 		p := &l.ring[l.tail%uint32(len(l.ring))]
@@ -262,6 +262,14 @@ func (l *lane) doneLocked(wc *verbs.WC) (was transport.Rail, cause *errs.Error) 
 		}
 	}
 	return
+}
+
+// movesLocked returns when something came back, as withdrawals and their ticks see it: completions read no clock.
+func (l *lane) movesLocked(now clock.Time) clock.Time {
+	if l.seen != l.tail {
+		l.seen, l.moved = l.tail, now
+	}
+	return l.moved
 }
 
 // brokenLocked gives the lane up for a work request that failed.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
@@ -130,4 +131,16 @@ func TestARegistrationThatFailsInTheMiddleLeavesNothing(t *testing.T) {
 		Location: "cpu:0", Permission: mem.GlobalReadWrite})
 	require.ErrorContains(t, err, "no device takes the memory")
 	require.Equal(t, before, r.f.Control(t, "objects"), "registrations of the other parts are left")
+}
+
+// TestALaneMovesWhenATickSeesThatItDid asks a lane on which some requests came back between two looks.
+func TestALaneMovesWhenATickSeesThatItDid(t *testing.T) {
+	l := lane{tail: 7}
+	for _, step := range []struct {
+		tail       uint32
+		now, moved clock.Time
+	}{{7, 10, 10}, {7, 20, 10}, {9, 30, 30}, {9, 40, 30}} {
+		l.tail = step.tail
+		require.Equal(t, step.moved, l.movesLocked(step.now))
+	}
 }

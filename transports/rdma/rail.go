@@ -66,6 +66,7 @@ type rail struct {
 	ticking    bool
 	posted     bool   // work requests since the mutex was taken: somebody has to look for their completions
 	parts      *batch // completions that are handed over once the mutex is free
+	spare      uses   // given back before that
 }
 
 type state uint8
@@ -119,13 +120,14 @@ func (r *rail) railLocked() transport.Rail {
 
 // unlock hands the completions over that came up under the mutex.
 func (r *rail) unlock() {
-	b, posted := r.parts, r.posted
-	r.parts, r.posted = nil, false
+	b, posted, spare := r.parts, r.posted, r.spare
+	r.parts, r.posted, r.spare = nil, false, uses{}
 	ready, rail := false, transport.Rail{}
 	if r.starved && r.state == up && (r.slab == nil || r.free.Len() > 0) {
 		r.starved, ready, rail = false, true, r.railLocked()
 	}
 	r.mu.Unlock()
+	spare.release()
 	if posted {
 		r.device.expect()
 	}
@@ -168,7 +170,7 @@ func (r *rail) finishLocked(o *op, err *errs.Error) {
 		b := r.partsLocked()
 		b.list = append(b.list, c)
 		if o.owner != nil {
-			o.owner.release()
+			r.spare.put(o.owner)
 		}
 	}
 	*o = op{index: o.index}
@@ -287,6 +289,7 @@ func (t *Transport) Withdraw(list []*transport.Slice) {
 				r.endLocked(o, cause)
 			} else if !o.asked && !o.limbo {
 				o.asked, o.begun = true, clock.Now()
+				o.lane.movesLocked(o.begun)
 				r.tickLocked()
 			}
 		}
@@ -315,12 +318,12 @@ func (r *rail) tick() {
 	r.device.expect()
 	r.mu.Lock()
 	r.ticking = false
-	limit := r.link.t.settings.Clock
+	limit, now := r.link.t.settings.Clock, clock.Now()
 	for i := range r.slab {
 		o := &r.slab[i]
 		switch {
 		case o.slice == nil || !o.asked || o.out == 0:
-		case clock.Now() < max(o.begun, o.lane.moved).Add(limit):
+		case now < max(o.begun, o.lane.movesLocked(now)).Add(limit):
 			r.tickLocked()
 		default:
 			withdrawn := errs.New(errs.Withdrawn, Name, "asked back, and nothing came").

@@ -229,14 +229,14 @@ func (k *keys) close(all bool) {
 	}
 }
 
-// acquire keeps the local keys for a slice. It fails once the region ends.
-func (r *region) acquire() bool {
+// acquire keeps the local keys for n slices. It fails once the region ends.
+func (r *region) acquire(n int64) bool {
 	for {
-		n := r.users.Load()
-		if n < 0 {
+		users := r.users.Load()
+		if users < 0 {
 			return false
 		}
-		if r.users.CompareAndSwap(n, n+1) {
+		if r.users.CompareAndSwap(users, users+n) {
 			return true
 		}
 	}
@@ -245,8 +245,8 @@ func (r *region) acquire() bool {
 const ending = 1 << 40
 
 // release gives them back. The last slice of a region that has ended closes them.
-func (r *region) release() {
-	if r.users.Add(-1) == -ending {
+func (r *region) release(n int64) {
+	if r.users.Add(-n) == -ending {
 		r.unpin()
 	}
 }

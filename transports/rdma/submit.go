@@ -32,13 +32,13 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 	}
 	r.wakeLocked()
 	n := 0
-	for _, s := range list {
+	for i, s := range list {
 		o := r.free.PopFront()
 		if o == nil {
 			r.starved = true
 			break
 		}
-		r.acceptLocked(o, s)
+		r.acceptLocked(o, s, len(list)-i)
 		if t.settings.LogSlices {
 			t.host.Log().Info("rdma: slice", "rail", r.name(), "op", s.Op, "class", s.Class, "bytes", s.Length)
 		}
@@ -49,12 +49,12 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 	return n
 }
 
-// acceptLocked makes an op of a slice. One that may not be carried out ends at once.
-func (r *rail) acceptLocked(o *op, s *transport.Slice) {
+// acceptLocked makes an op of a slice, one of as many that are left. One that may not be carried out ends at once.
+func (r *rail) acceptLocked(o *op, s *transport.Slice, left int) {
 	*o = op{index: o.index, slice: s, id: s.Id, remote: r.link.keys.Lookup(s.RemoteKey)}
 	s.Scratch[0] = uint64(o.index)
 	own := r.link.t.regions.Lookup(s.LocalKey)
-	if own == nil || !own.acquire() {
+	if own == nil || !r.spare.take(own, int64(left)) {
 		r.finishLocked(o, refusal(errs.AddressNotRegistered, errs.SideLocal, "no region has the local key"))
 		return
 	}

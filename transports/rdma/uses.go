@@ -1,0 +1,38 @@
+package rdma
+
+// uses are those of a region that a rail has in hand: of slices that it is accepting, or that have ended. They come and
+// go together, for each change of a region's count is a locked instruction.
+type uses struct {
+	of *region
+	n  int64
+}
+
+// take takes a use of a region for a slice. Where there is none, it acquires that number of them.
+func (u *uses) take(r *region, most int64) bool {
+	if u.of != r || u.n == 0 {
+		u.release()
+		if !r.acquire(most) {
+			return false
+		}
+		u.of, u.n = r, most
+	}
+	u.n--
+	return true
+}
+
+// put keeps the use of a slice that has ended.
+func (u *uses) put(r *region) {
+	if u.of != r {
+		u.release()
+		u.of = r
+	}
+	u.n++
+}
+
+// release gives all of them back.
+func (u *uses) release() {
+	if u.n > 0 {
+		u.of.release(u.n)
+	}
+	*u = uses{}
+}
