@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -101,37 +100,6 @@ func newGuests(o *Options) *guests {
 		callers: map[transport.ID]*caller{}, silent: newCensus(), strangers: newCensus()}
 }
 
-// door is a listener that counts its connections as guests.
-type door struct {
-	*intake
-	guests *guests
-}
-
-// crowdLeast is the number of connections in a row that had to wait for their turns: a flood, which may gather.
-const crowdLeast = 16
-
-// Accept returns the next connection for which there is room, or can be made, and that need not wait for its turn.
-func (d door) Accept() (net.Conn, error) {
-	for parked := 0; ; {
-		conn, err := d.next(parked >= crowdLeast)
-		if err != nil {
-			return nil, err
-		}
-		if d.guests.replace(conn) {
-			parked++
-			continue
-		}
-		switch g := d.guests.admit(conn); {
-		case g == nil:
-			_ = conn.Close()
-		case d.guests.park(g):
-			parked++
-		case g.open():
-			return g, nil
-		}
-	}
-}
-
 // admit makes a connection a guest, and closes another one if that is needed for it.
 func (s *guests) admit(conn net.Conn) *guest {
 	host := hostIn(conn.RemoteAddr())
@@ -152,62 +120,6 @@ func (s *guests) admit(conn net.Conn) *guest {
 	s.mu.Unlock()
 	s.drop(leaves, "its place was needed: silent, without a call, or idle for longest")
 	return g
-}
-
-// replace closes the oldest parked connection of a host that crowds the strangers, and gives its place to a newer one.
-// It reports whether there was one. A flood passes here, so it makes little garbage, and its refusals share one error.
-func (s *guests) replace(conn *socket) bool {
-	host := hostIn(conn.RemoteAddr())
-	s.mu.Lock()
-	replaced := s.replaceLocked(host, conn)
-	s.mu.Unlock()
-	if replaced {
-		s.refused(transport.RefusedLimit, host, errReplaced)
-	}
-	return replaced
-}
-
-func (s *guests) replaceLocked(host string, conn *socket) bool {
-	network := networkOf(host)
-	if s.closing || s.strangers.all < s.limits.Strangers || s.strangers.most() != network {
-		return false
-	}
-	g := s.turns.replace(network, host, conn)
-	if g != nil {
-		s.moved(g)
-	}
-	return g != nil
-}
-
-var errReplaced = errs.New(errs.TooManyRequests, "control", "a connection was closed: its place was needed").
-	WithScope(errs.ScopeLink, errs.SideLocal)
-
-// hostIn returns the host of an address, all of it where that has no port.
-func hostIn(address net.Addr) string {
-	host, _, err := net.SplitHostPort(address.String())
-	if err != nil {
-		return address.String()
-	}
-	return host
-}
-
-// openCost is the processor time of a connection besides its handshake: goroutines, a place in Go's poller, buffers.
-const openCost = 50 * time.Microsecond
-
-// open makes a guest ready for gRPC, at the cost of its network. It reports false for one that has gone.
-func (g *guest) open() bool {
-	if s, is := g.Conn.(*socket); is && s.open() != nil {
-		_ = g.Close()
-		return false
-	}
-	g.pays(openCost)
-	return true
-}
-
-// pays makes the network of a guest owe a time, until the guest names itself.
-func (g *guest) pays(took time.Duration) {
-	g.owes.Add(int64(took))
-	g.of.turns.charge(g.network, took)
 }
 
 // makeRoom chooses the connection that leaves for a new one of a host, nil for none. The network that most strangers

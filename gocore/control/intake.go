@@ -169,8 +169,8 @@ type socket struct {
 	from unix.Sockaddr
 }
 
-// replace closes a connection that is not open, and puts another one in its place. It reports false for one that is open
-// or closed.
+// replace closes a connection that is not open, and puts another one in its place. It reports false for one that is
+// open or closed.
 func (s *socket) replace(by *socket) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -79,7 +79,8 @@ func TestConnectionsThatWaitAreOneBatchAndOneWakeup(t *testing.T) {
 	}
 }
 
-// Connections that say nothing, and those that are reset again, cost the engine nothing: the kernel keeps them to itself.
+// Connections that say nothing, and those that are reset again, cost the engine nothing: the kernel keeps them to
+// itself.
 func TestAConnectionWithoutAWordIsNotAccepted(t *testing.T) {
 	n := intakeOn(t, "127.0.0.1:0")
 	for range 8 {
@@ -108,7 +109,7 @@ func TestAConnectionThatIsClosedUnopenedIsReset(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-// An open connection is as Go's listener would return it: what was written before its end arrives.
+// An open connection is as Go's listener would return it: bytes written before its end arrive.
 func TestAConnectionThatIsOpenEndsInOrder(t *testing.T) {
 	n := intakeOn(t, "127.0.0.1:0")
 	conn := speaking(t, n)

@@ -160,7 +160,7 @@ func TestOnlyAParkedConnectionOfTheSameHostIsReplaced(t *testing.T) {
 	require.NoError(t, one.Close())
 }
 
-// A connection that gRPC sees costs its network time, whatever it says, until its guest names itself. So those that say
+// A connection that gRPC sees costs its network time, with any words, until its guest names itself. So those that say
 // half a word and go again are parked soon.
 func TestAnOpenConnectionCostsItsNetworkUntilItIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -368,6 +368,7 @@ func (m *model) verify() {
 	for _, key := range m.order {
 		m.raise(m.rails[key])
 	}
+	m.core.options.Stall = 2 * time.Second // rails of some MB/s, of which each refuses a key first, may need 150 ms
 	m.traffic()
 	m.run(m.now.Add(20*time.Second), m.idle)
 	for _, t := range k.tasks[before:] {

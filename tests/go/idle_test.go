@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// leastUsed is the least processor time that this process uses in one of some windows: the collector, or the remains of
+// leastUsed is the least processor time that this process uses in one of some windows. The collector, or the remains of
 // another test, run in a few of them.
 func leastUsed(t *testing.T, windows int, window time.Duration) time.Duration {
 	least := time.Hour

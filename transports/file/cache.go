@@ -11,9 +11,9 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// guess predicts whether the next READ of a file finds its bytes in the page cache, where a look that finds nothing
-// reads the disk (file.counts). After each miss twice as many READs go without a look, up to guessMost; a hit ends that.
-// All methods may be called from any goroutine, which may lose a count.
+// guess predicts whether the next READ of a file finds its bytes in the page cache. It is for files of which a look
+// that finds nothing reads the disk (file.counts). After each miss twice as many READs go without a look, up to
+// guessMost; a hit ends that. All methods may be called from any goroutine, which may lose a count.
 type guess struct {
 	skip atomic.Int32 // READs that go without a look from now on
 	step atomic.Int32 // as many after the last miss
@@ -42,8 +42,8 @@ func (g *guess) learn(hit bool) {
 	}
 }
 
-// looks reports whether the next READ should look into the page cache. Where the kernel counts pages it always should: a
-// look that finds nothing takes some 100 ns, and one that is left out reads cached bytes from the disk.
+// looks reports whether the next READ should look into the page cache. Where the kernel counts pages it always should.
+// A look that finds nothing takes some 100 ns, and one that is left out reads cached bytes from the disk.
 func (f *file) looks() bool { return f.counts() || f.cache.worth() }
 
 // counts reports whether the kernel counts the file's pages before a look.

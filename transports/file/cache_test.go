@@ -96,8 +96,8 @@ func TestInlineReadsCachedBytes(t *testing.T) {
 	require.True(t, inline(transport.Read, 0))
 }
 
-// TestMissesHideNoCachedBytes: where the kernel counts pages, bytes that come into the page cache behind many misses are
-// found by the very next READ.
+// TestMissesHideNoCachedBytes: where the kernel counts pages, bytes that come into the page cache behind many misses
+// are found by the very next READ.
 func TestMissesHideNoCachedBytes(t *testing.T) {
 	const size, cached, disk = 1 << 20, 1, 2
 	c := newCachedFile(t, cached, size)
@@ -143,7 +143,7 @@ func TestALookAtAColdFileReadsNothing(t *testing.T) {
 }
 
 // TestALookAtAColdFileEntersTheKernelNoMore: a READ that finds nothing in the page cache costs two calls into the ring,
-// as one that does not look: one with the operation, and one in which the owner sleeps until the next READ.
+// as one that does not look. One has the operation, and in the other the owner sleeps until the next READ.
 func TestALookAtAColdFileEntersTheKernelNoMore(t *testing.T) {
 	const size, reads = 1 << 20, 200
 	c := newCachedFile(t, 1, size)

@@ -118,7 +118,7 @@ func (h twice) Call(ctx context.Context, peer transport.Peer, message []byte) ([
 // TestConformanceOnDevices is the suite over the devices of this machine: real NICs, or Soft-RoCE. Where names end in a
 // and b, as those of the test bed do, the node b has the latter and the others the former.
 func TestConformanceOnDevices(t *testing.T) {
-	// The loader gives the emulated library of an earlier test to whoever asks for the system's.
+	// The loader gives the emulated library of an earlier test to a call for the system's.
 	if devices, _ := os.ReadDir("/sys/class/infiniband"); len(devices) == 0 {
 		t.Skip("no RDMA device here: /sys/class/infiniband is empty")
 	}

@@ -98,8 +98,8 @@ func roundTogether(o options, alone map[uint64]*world, all *world, rates []uint6
 // 4 % of the limit.
 const aloneLeast = 0.92
 
-// slowAlone returns an error where a rail alone is far below its limit: the machine was busy, and a sum of such rates
-// is no bound for all rails together, which are measured at another moment.
+// slowAlone returns an error where a rail alone is far below its limit: the machine was busy. A sum of such rates is no
+// bound for all rails together, which are measured at another moment.
 func slowAlone(each map[uint64]float64) error {
 	for limit, rate := range each {
 		if limit > 0 && rate < aloneLeast*float64(limit) {

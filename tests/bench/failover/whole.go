@@ -21,8 +21,8 @@ const (
 	wholeCost = "whole: " // and the kind of the fault
 )
 
-// whole measures one long request while a rail is away for a time. Its cost is the time beyond that of a request without
-// fault in the same round, and beyond the part that the other rails have to carry.
+// whole measures one long request while a rail is away for a time. Its cost is the time beyond that of a request
+// without fault in the same round, and beyond the part that the other rails have to carry.
 func whole(o options, f figures) error {
 	w, err := newWorldOf(wholeBytes, nil, o.rate, o.rate, o.rate, o.rate)
 	if err != nil {

@@ -31,7 +31,7 @@ func main() {
 	}
 	var o options
 	flag.IntVar(&o.seconds, "seconds", 60, "seconds of each attack")
-	flag.IntVar(&o.rounds, "rounds", 1, "times that each attack is measured, with an engine and with plain sockets in turn")
+	flag.IntVar(&o.rounds, "rounds", 1, "times that each attack is measured, with an engine and plain sockets in turn")
 	flag.StringVar(&o.only, "only", "", "measure attacks with this in their names")
 	flag.StringVar(&o.json, "json", "", "file for the table, as docs/performance has it")
 	flag.Parse()
@@ -51,7 +51,8 @@ func measure(o *options) error {
 		}
 		var engines, floors []result
 		for round := range o.rounds {
-			report.Progress("%s, %d s with an engine and as long with plain sockets, %d of %d", act.name, o.seconds, round+1, o.rounds)
+			report.Progress("%s, %d s with an engine and as long with plain sockets, %d of %d", act.name, o.seconds,
+				round+1, o.rounds)
 			engine, floor, err := attackBoth(o, act, round%2 == 1)
 			if err != nil {
 				return fmt.Errorf("%s: %w", act.name, err)

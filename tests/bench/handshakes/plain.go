@@ -8,7 +8,7 @@ import (
 )
 
 // Plain ends are the floor of this benchmark. Two processes stream over one socket, and the attacked one accepts
-// connections on another and closes them at once. That costs what the kernel takes for connections, which no engine
+// connections on another and closes them at once. That costs the time of the kernel for connections, which no engine
 // can save.
 
 const backlog = 4096 // as the engine's, by the usual limit of net.core.somaxconn
