@@ -103,8 +103,8 @@ const (
 const patience = 10
 
 // undisturbed repeats measure until the host of this virtual machine has taken little of the time meanwhile. It also
-// does when measure asks for that by errAgain. A machine that is stopped for 50 ms sees rails that are silent for 50 ms,
-// which says nothing about tent.
+// does when measure asks for that by errAgain. A machine that is stopped for 50 ms sees rails that are silent for
+// 50 ms, which says nothing about tent.
 func undisturbed(o options, f figures, measure func() error) error {
 	var steal report.Steal
 	for range patience {
