@@ -94,7 +94,7 @@ func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, se
 func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.ConnectTimeout)
 	defer cancel()
-	raw, err := c.options.Dial(ctx, "tcp", address)
+	raw, err := reach(ctx, address, c.options.Dial)
 	if err == nil {
 		return raw, nil
 	}

@@ -4,13 +4,14 @@ import (
 	"net"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/control/intake"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // door is a listener that counts its connections as guests.
 type door struct {
-	*intake
+	*intake.Listener
 	guests *guests
 }
 
@@ -20,7 +21,7 @@ const crowdLeast = 16
 // Accept returns the next connection for which there is room, or can be made, and that need not wait for its turn.
 func (d door) Accept() (net.Conn, error) {
 	for parked := 0; ; {
-		conn, err := d.next(parked >= crowdLeast)
+		conn, err := d.Next(parked >= crowdLeast)
 		if err != nil {
 			return nil, err
 		}
@@ -41,7 +42,7 @@ func (d door) Accept() (net.Conn, error) {
 
 // replace closes the oldest parked connection of a host that crowds the strangers, and gives its place to a newer one.
 // It reports whether there was one. A flood passes here, so it makes little garbage, and its refusals share one error.
-func (s *guests) replace(conn *socket) bool {
+func (s *guests) replace(conn *intake.Conn) bool {
 	host := hostIn(conn.RemoteAddr())
 	s.mu.Lock()
 	replaced := s.replaceLocked(host, conn)
@@ -52,7 +53,7 @@ func (s *guests) replace(conn *socket) bool {
 	return replaced
 }
 
-func (s *guests) replaceLocked(host string, conn *socket) bool {
+func (s *guests) replaceLocked(host string, conn *intake.Conn) bool {
 	network := networkOf(host)
 	if s.closing || s.strangers.all < s.limits.Strangers || s.strangers.most() != network {
 		return false
@@ -81,16 +82,10 @@ const openCost = 50 * time.Microsecond
 
 // open makes a guest ready for gRPC, at the cost of its network. It reports false for one that has gone.
 func (g *guest) open() bool {
-	if s, is := g.Conn.(*socket); is && s.open() != nil {
+	g.pays(openCost) // also for one that has gone: a network of such is parked
+	if s, is := g.Conn.(*intake.Conn); is && s.Open() != nil {
 		_ = g.Close()
 		return false
 	}
-	g.pays(openCost)
 	return true
-}
-
-// pays makes the network of a guest owe a time, until the guest names itself.
-func (g *guest) pays(took time.Duration) {
-	g.owes.Add(int64(took))
-	g.of.turns.charge(g.network, took)
 }

@@ -122,6 +122,12 @@ func (s *guests) admit(conn net.Conn) *guest {
 	return g
 }
 
+// pays makes the network of a guest owe a time, until the guest names itself.
+func (g *guest) pays(took time.Duration) {
+	g.owes.Add(int64(took))
+	g.of.turns.charge(g.network, took)
+}
+
 // makeRoom chooses the connection that leaves for a new one of a host, nil for none. The network that most strangers
 // came from makes room for newcomers, so that a flood closes its own connections and not those of other hosts. The
 // caller holds mu.

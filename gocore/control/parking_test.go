@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/control/intake"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -99,10 +100,34 @@ func TestTheWaitingRoomIsBounded(t *testing.T) {
 	})
 }
 
+func listening(t *testing.T) *intake.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	n, err := intake.Open(listener)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		n.Forget()
+		_ = n.Close()
+	})
+	return n
+}
+
+// speaking is a connection that has said a word, for which the kernel waits.
+func speaking(t *testing.T, n *intake.Listener) net.Conn {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", n.Addr().String(), patience)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = conn.Write([]byte{1})
+	require.NoError(t, err)
+	return conn
+}
+
 // The connections of a flood take each other's places without another word: the newest ones stay, and their turns.
 func TestTheNewestConnectionsOfAFloodStay(t *testing.T) {
 	const flood, stay = 12, 3
-	n := intakeOn(t, "127.0.0.1:0")
+	n := listening(t)
 	b := newLobby(Limits{Strangers: stay})
 	b.turns.charge("127.0.0.1", creditMost+time.Hour)
 	var list []net.Conn
@@ -110,7 +135,7 @@ func TestTheNewestConnectionsOfAFloodStay(t *testing.T) {
 		list = append(list, speaking(t, n))
 	}
 	for i := range list {
-		s, err := n.next(false)
+		s, err := n.Next(false)
 		require.NoError(t, err)
 		require.Equal(t, i >= stay, b.replace(s))
 		if i < stay {
@@ -137,10 +162,10 @@ func TestTheNewestConnectionsOfAFloodStay(t *testing.T) {
 
 // A guest that is open, one of another host, and one of a network that is no crowd keep their places.
 func TestOnlyAParkedConnectionOfTheSameHostIsReplaced(t *testing.T) {
-	n := intakeOn(t, "127.0.0.1:0")
-	next := func() *socket {
+	n := listening(t)
+	next := func() *intake.Conn {
 		speaking(t, n)
-		s, err := n.next(false)
+		s, err := n.Next(false)
 		require.NoError(t, err)
 		return s
 	}
@@ -160,8 +185,8 @@ func TestOnlyAParkedConnectionOfTheSameHostIsReplaced(t *testing.T) {
 	require.NoError(t, one.Close())
 }
 
-// A connection that gRPC sees costs its network time, with any words, until its guest names itself. So those that say
-// half a word and go again are parked soon.
+// A connection that has a turn costs its network time, also without a word, until its guest names itself. So those that
+// go again at once are parked soon.
 func TestAnOpenConnectionCostsItsNetworkUntilItIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newLobby(Limits{SilentPerHost: 1 << 20, Strangers: 1 << 20, Connections: 1 << 20})

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tent-engine/tent/gocore/control/controlpb"
+	"github.com/tent-engine/tent/gocore/control/intake"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -18,7 +19,7 @@ import (
 type Server struct {
 	options   Options
 	addresses []string
-	listeners []*intake
+	listeners []*intake.Listener
 	guests    *guests
 	grpc      *grpc.Server
 	serving   sync.WaitGroup // one goroutine per listener
@@ -41,7 +42,7 @@ func Listen(addresses []string, options Options) (*Server, error) {
 	}
 	listeners, bound = bindBesides(options.Besides, listeners, bound)
 	s := &Server{options: options, addresses: bound, guests: newGuests(&options)}
-	if s.listeners, err = newIntakes(listeners); err != nil {
+	if s.listeners, err = intake.OpenAll(listeners); err != nil {
 		return nil, errs.Wrap(errs.Internal, "listen", err)
 	}
 	s.grpc = grpc.NewServer(s.grpcOptions()...)
@@ -76,7 +77,7 @@ func (s *Server) Start(handler Handler) {
 		s.serving.Go(func() {
 			// Ends with an error only when the listener was closed from outside, which Close does.
 			_ = s.grpc.Serve(door{listener, s.guests})
-			listener.forget()
+			listener.Forget()
 		})
 	}
 	s.serving.Go(func() {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tent-engine/tent/gocore/control/intake"
 )
 
 // turnstile lets few handshakes compute at once. The first word of one costs its sender nothing, and us a key and a
@@ -112,7 +114,7 @@ func (s *turnstile) park(g *guest) bool {
 
 // replace gives the wait of the oldest guest of a host that is parked to a newer connection, as the newest wait of all.
 // It returns the guest, nil for none; its old connection is closed.
-func (s *turnstile) replace(network, host string, by *socket) *guest {
+func (s *turnstile) replace(network, host string, by *intake.Conn) *guest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stacks := s.networks[network]
@@ -120,7 +122,7 @@ func (s *turnstile) replace(network, host string, by *socket) *guest {
 		return nil
 	}
 	stack, oldest := stacks[0], stacks[0][0]
-	if conn, is := oldest.guest.Conn.(*socket); !is || !conn.replace(by) {
+	if conn, is := oldest.guest.Conn.(*intake.Conn); !is || !conn.Replace(by) {
 		return nil
 	}
 	oldest.guest.came = time.Now()

@@ -87,8 +87,8 @@ func (r *relay) carry(to, from net.Conn) {
 	}
 }
 
-// A service that answers slowly makes opens by name slow. Answers that take longer than metadata_timeout make them fail
-// within it, also when a byte comes now and then. Transfers under way do not notice.
+// A service that answers slowly makes opens by name slow. Where its answers take longer than metadata_timeout, opens
+// fail within that, also when a byte comes now and then. Transfers under way do not notice.
 func TestASlowService(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind string) {
 		s := newService(t, kind, "", "")

@@ -106,8 +106,7 @@ func say(word []byte, from, address string, held int, begun *atomic.Int64, halt 
 			continue
 		}
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
-		// its port is free at once
-		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // by a reset
 		if err = unix.Bind(fd, own); err != nil {
 			_ = unix.Close(fd)
 			continue

@@ -31,7 +31,7 @@ func main() {
 	}
 	var o options
 	flag.IntVar(&o.seconds, "seconds", 60, "seconds of each attack")
-	flag.IntVar(&o.rounds, "rounds", 1, "times that each attack is measured, with an engine and plain sockets in turn")
+	flag.IntVar(&o.rounds, "rounds", 1, "measurements of each attack, with an engine and with plain sockets in turn")
 	flag.StringVar(&o.only, "only", "", "measure attacks with this in their names")
 	flag.StringVar(&o.json, "json", "", "file for the table, as docs/performance has it")
 	flag.Parse()

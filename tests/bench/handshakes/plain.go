@@ -8,8 +8,7 @@ import (
 )
 
 // Plain ends are the floor of this benchmark. Two processes stream over one socket, and the attacked one accepts
-// connections on another and closes them at once. That costs the time of the kernel for connections, which no engine
-// can save.
+// connections on another and closes them at once. That is the kernel's own cost of connections, which no engine saves.
 
 const backlog = 4096 // as the engine's, by the usual limit of net.core.somaxconn
 

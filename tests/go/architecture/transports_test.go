@@ -15,7 +15,8 @@ import (
 var transportWords = []struct{ file, word, means string }{
 	{"gocore/control/listen.go", "tcp", "the network of net.Listen"},
 	{"gocore/control/dial.go", "tcp", "the network of net.Dialer"},
-	{"gocore/control/intake.go", "tcp", "the type of connections in package net"},
+	{"gocore/control/intake/intake.go", "tcp", "the kernel's protocol of connections"},
+	{"gocore/control/reach.go", "tcp", "the network of net.Dialer"},
 	{"gocore/scrape/scrape.go", "tcp", "the network of net.Listen"},
 	{"gocore/meta/names/etcd.go", "tcp", "the network of net.Dialer"},
 	{"gocore/security/owner.go", "tcp", "the kernel's table of connections"},

@@ -1,4 +1,9 @@
-package control
+// Package intake accepts the connections of a listener in batches. One of a flood costs us accept4 and close, and a
+// batch costs one wakeup. Go's own listener takes five system calls and a wakeup for each.
+//
+// The listening socket is in an epoll instance, and that is in Go's poller. It is armed once for each batch
+// (EPOLLONESHOT), so connections that come while nobody accepts wake no thread.
+package intake
 
 import (
 	"errors"
@@ -11,12 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// intake accepts the connections of a listener in batches. One of a flood costs us two system calls, which are accept4
-// and close, and a batch costs one wakeup. Go's own listener takes five calls and a wakeup for each.
-//
-// The listening socket is in an epoll instance, and that is in Go's poller. It is armed once for each batch
-// (EPOLLONESHOT), so connections that come while nobody accepts wake no thread.
-type intake struct {
+// Listener is a listening socket. Next and Forget are for one goroutine, the others for any.
+type Listener struct {
 	address net.Addr
 	fd      int
 	ready   *os.File // the epoll instance
@@ -24,7 +25,7 @@ type intake struct {
 	once    sync.Once // Close
 
 	// Of the goroutine that accepts.
-	batch  [acceptBatch]*socket
+	batch  [acceptBatch]*Conn
 	filled int // of batch
 	given  int // of these
 }
@@ -35,10 +36,10 @@ const (
 	gatherTime    = 2 * time.Millisecond // in which the connections of a flood come together
 )
 
-// newIntakes takes listeners over: they are closed, and so are all when this fails.
-func newIntakes(listeners []net.Listener) (list []*intake, failed error) {
+// OpenAll takes listeners over: they are closed, and so are all when this fails.
+func OpenAll(listeners []net.Listener) (list []*Listener, failed error) {
 	for _, listener := range listeners {
-		n, err := newIntake(listener)
+		n, err := Open(listener)
 		if failed = errors.Join(failed, err); err == nil {
 			list = append(list, n)
 		}
@@ -51,10 +52,10 @@ func newIntakes(listeners []net.Listener) (list []*intake, failed error) {
 	return list, failed
 }
 
-// newIntake takes a listener over, which is closed.
-func newIntake(listener net.Listener) (*intake, error) {
+// Open takes a listener over, which is closed.
+func Open(listener net.Listener) (*Listener, error) {
 	defer listener.Close()
-	n := &intake{address: listener.Addr()}
+	n := &Listener{address: listener.Addr()}
 	file, err := listener.(*net.TCPListener).File()
 	if err != nil {
 		return nil, err
@@ -85,26 +86,26 @@ func newIntake(listener net.Listener) (*intake, error) {
 }
 
 // Addr returns the address of the listener.
-func (n *intake) Addr() net.Addr { return n.address }
+func (n *Listener) Addr() net.Addr { return n.address }
 
-// Close ends next, also one under way.
-func (n *intake) Close() (err error) {
+// Close ends Next, also one under way.
+func (n *Listener) Close() (err error) {
 	n.once.Do(func() {
 		err = errors.Join(n.ready.Close(), unix.Close(n.fd)) // the first waits until the callback of fill has ended
 	})
 	return err
 }
 
-// forget closes the connections of the last batch that next has not returned. Nobody calls next any more.
-func (n *intake) forget() {
+// Forget closes the connections of the last batch that Next has not returned. Nobody calls Next any more.
+func (n *Listener) Forget() {
 	for ; n.given < n.filled; n.given++ {
 		_ = n.batch[n.given].Close()
 	}
 }
 
-// next returns the next connection, which is not open yet. With gather it lets some come together first, unless more
+// Next returns the next connection, which is not open yet. With gather it lets some come together first, unless more
 // were there than the last batch had room for. One goroutine may call it.
-func (n *intake) next(gather bool) (*socket, error) {
+func (n *Listener) Next(gather bool) (*Conn, error) {
 	if n.given == n.filled {
 		if gather && n.filled < acceptBatch {
 			<-time.After(gatherTime)
@@ -120,7 +121,7 @@ func (n *intake) next(gather bool) (*socket, error) {
 }
 
 // fill accepts a batch, and waits until there is one.
-func (n *intake) fill() (failed error) {
+func (n *Listener) fill() (failed error) {
 	n.given, n.filled = 0, 0
 	var event [1]unix.EpollEvent
 	err := n.raw.Read(func(epoll uintptr) bool {
@@ -143,7 +144,7 @@ func (n *intake) fill() (failed error) {
 }
 
 // accept takes the connections that are there.
-func (n *intake) accept() error {
+func (n *Listener) accept() error {
 	for n.filled < acceptBatch {
 		fd, from, err := unix.Accept4(n.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		switch {
@@ -154,24 +155,24 @@ func (n *intake) accept() error {
 		case err != nil:
 			return &net.OpError{Op: "accept", Net: "tcp", Addr: n.address, Err: os.NewSyscallError("accept4", err)}
 		}
-		n.batch[n.filled] = &socket{fd: fd, from: from}
+		n.batch[n.filled] = &Conn{fd: fd, from: from}
 		n.filled++
 	}
 	return nil
 }
 
-// socket is an accepted connection that Go's poller does not know until it is open.
-type socket struct {
-	net.Conn // nil until it is open
+// Conn is an accepted connection that Go's poller does not know until it is open.
+type Conn struct {
+	net.Conn // nil before Open
 
 	mu   sync.Mutex
 	fd   int // -1: the connection has it, or it is closed
 	from unix.Sockaddr
 }
 
-// replace closes a connection that is not open, and puts another one in its place. It reports false for one that is
-// open or closed.
-func (s *socket) replace(by *socket) bool {
+// Replace closes a connection that is not open, and puts another one in its place. It is false for one that is open or
+// closed.
+func (s *Conn) Replace(by *Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fd < 0 {
@@ -182,12 +183,19 @@ func (s *socket) replace(by *socket) bool {
 	return true
 }
 
-// open makes the connection one of Go's, as a listener would.
-func (s *socket) open() error {
+// Open makes the connection one of Go's, as a listener would. It fails for one that the peer has ended, which costs two
+// system calls, and no goroutine of a server.
+func (s *Conn) Open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fd < 0 {
 		return net.ErrClosed
+	}
+	state := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLRDHUP}}
+	if n, _ := unix.Poll(state, 0); n > 0 { // also where it has said a word before
+		err := unix.Close(s.fd)
+		s.fd = -1
+		return errors.Join(net.ErrClosed, err)
 	}
 	file := os.NewFile(uintptr(s.fd), "control")
 	s.fd = -1
@@ -196,12 +204,12 @@ func (s *socket) open() error {
 		return err
 	}
 	s.Conn = conn
-	tcp := conn.(*net.TCPConn)
-	return errors.Join(tcp.SetLinger(-1), tcp.SetKeepAlive(false)) // gRPC asks for signs of life itself
+	own := conn.(*net.TCPConn)
+	return errors.Join(own.SetLinger(-1), own.SetKeepAlive(false)) // gRPC asks for signs of life itself
 }
 
 // RemoteAddr returns the address of the peer, also before the connection is open.
-func (s *socket) RemoteAddr() net.Addr {
+func (s *Conn) RemoteAddr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch from := s.from.(type) {
@@ -225,7 +233,7 @@ func zoneOf(index uint32) string {
 }
 
 // Close ends the connection. One that is not open is reset.
-func (s *socket) Close() error {
+func (s *Conn) Close() error {
 	s.mu.Lock()
 	fd, conn := s.fd, s.Conn
 	s.fd = -1
