@@ -35,10 +35,10 @@ from quiet import Stopwatch
 from running import MissingError, Runner, Tally
 from stages import (
     ALL_FACTOR,
-    BACK,
     FRONT,
     INVARIANTS,
     LONG,
+    NICENESS,
     SERVICES,
     SIMULATED,
     STAGES,
@@ -183,7 +183,7 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
 
 def run_stage(name: str, stage: Stage, ctx: Context, go: str, env: dict[str, str]) -> Result:
     """One stage. An error in it is one failure, and the next stage runs."""
-    runner = Runner(name, go, env, niceness=10 if stage.lane == BACK else 0)
+    runner = Runner(name, go, env, niceness=NICENESS[stage.lane])
     watch = Stopwatch.start()
     try:
         tally = not_run(name, ctx.missing[name]) if name in ctx.missing else stage.run(runner, ctx)
@@ -210,7 +210,7 @@ def not_run(name: str, error: Exception) -> Tally:
 
 
 def run_all(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> dict[str, Result]:
-    """Both lanes, each in its order and beside the other."""
+    """All lanes, each in its order and beside the others."""
     results: dict[str, Result] = {}
 
     def run_lane(lane: str) -> None:
@@ -218,10 +218,12 @@ def run_all(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> dic
             if STAGES[name].lane == lane:
                 results[name] = run_stage(name, STAGES[name], ctx, go, env)
 
-    back = threading.Thread(target=run_lane, args=(BACK,))
-    back.start()
+    beside = [threading.Thread(target=run_lane, args=(lane,)) for lane in NICENESS if lane != FRONT]
+    for thread in beside:
+        thread.start()
     run_lane(FRONT)
-    back.join()
+    for thread in beside:
+        thread.join()
     return {name: results[name] for name in names if name in results}
 
 

@@ -2,9 +2,9 @@
 
 A budget is in seconds of a quiet machine with two processors and warm caches (quiet.py). It is some half more than the
 stage took when the budget was set, so that an honest addition fits and a second suite of the same kind does not.
-Stages of the lane FRONT have tests that wait for other processes and threads: they run one after the other. Stages of
-the lane BACK compute and wait for nobody. They run beside the front, one after the other and with a lower priority, and
-fill the time that the front leaves free by waiting.
+Stages of a lane run one after the other, and the lanes beside each other. FRONT has the long stages with tests that
+wait for other processes and threads. SIDE has short stages that wait for most of their time, with few limits of time.
+Stages of BACK compute and wait for nobody. They have a lower priority, and fill the time that the others leave free.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ import nvidia
 import wheels
 from running import ROOT, Runner, Tally
 
-FRONT, BACK = "front", "back"
+FRONT, SIDE, BACK = "front", "side", "back"
+NICENESS = {FRONT: 0, SIDE: 0, BACK: 10}  # by lane
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the border's suite runs without NumPy
 # Most packages wait more than they compute: four at a time leave no processor free, and none waits for long.
 WAITING = "-p=4"
@@ -317,21 +318,21 @@ def mutants(r: Runner, ctx: Context) -> Tally:
 # Order matters: the stage that finds most mistakes of a day's work comes first.
 STAGES: dict[str, Stage] = {
     "lint": Stage(linters, 45, BACK),
-    "unit": Stage(unit, 60),
+    "unit": Stage(unit, 60, SIDE),
     "typing": Stage(typing, 25, BACK),
     "tools": Stage(tools, 70, BACK),
     "conformance": Stage(conformance, 187),
     "simulation": Stage(simulation, 155, BACK),
     "crossing": Stage(crossing, 120),
-    "security": Stage(security, 45),
+    "security": Stage(security, 65),
     "rdma": Stage(rdma, 240, BACK),
     "cuda": Stage(cuda, 7, BACK),
     "capi": Stage(capi, 40, BACK),
     "wheel": Stage(wheel, 20, BACK, needs_wheel=True),
     "python": Stage(python, 330, needs_wheel=True),
-    "pythons": Stage(pythons, 85, needs_wheel=True),
-    "adapters": Stage(adapters, 65, needs_wheel=True),
-    "race": Stage(race, 290, BACK),
+    "pythons": Stage(pythons, 85, SIDE, needs_wheel=True),
+    "adapters": Stage(adapters, 30, SIDE, needs_wheel=True),
+    "race": Stage(race, 220, BACK),
     "arm64": Stage(arm64, 150),
     "churn": Stage(churn, 400),
     "pauses": Stage(pauses, 250),

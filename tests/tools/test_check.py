@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -170,11 +171,26 @@ def test_wall_time_that_a_neighbour_took_does_not_fail_a_stage() -> None:
 
 
 def test_stages_of_make_test_fit_into_its_time() -> None:
-    """Both lanes beside each other; each budget has half of its stage's time as room."""
-    for lane in (stages.FRONT, stages.BACK):
+    """The lanes are beside each other; each budget has half of its stage's time as room."""
+    for lane in stages.NICENESS:
         budgets = [s.budget for name, s in stages.STAGES.items() if s.lane == lane and name not in stages.LONG]
         assert sum(budgets) / check.ROOM <= check.TOTAL, f"{lane} is longer than the whole may be"
     assert not set(stages.COMING) & set(stages.STAGES), "a stage that has come has its budget in the table"
+
+
+def test_lanes_run_beside_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stage of each lane ends when those of the other lanes have begun, and the results keep the table's order."""
+    monkeypatch.setattr(running, "LOGS", tmp_path)
+    meeting = threading.Barrier(len(stages.NICENESS), timeout=60)
+
+    def meets(runner: Runner, _: stages.Context) -> Tally:
+        meeting.wait()
+        return Tally(passed=1 + runner.niceness)
+
+    table = {f"in-{lane}": stages.Stage(meets, 60, lane) for lane in stages.NICENESS}
+    monkeypatch.setattr(check, "STAGES", table)
+    results = check.run_all(list(table), stages.Context(1, {}, "3.11"), "go", {})
+    assert [result.tally for result in results.values()] == [Tally(passed=1 + n) for n in stages.NICENESS.values()]
 
 
 def test_the_last_line_is_the_count() -> None:
