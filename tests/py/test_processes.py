@@ -213,7 +213,7 @@ def test_a_sender_that_was_stopped_writes_nothing_after_a_fence(
     sender.run(peer_side.begin, target=owner.address, transfers=4)
     sender.stop()
     try:
-        region.fence(timeout=5)  # asks nobody
+        region.fence(timeout=1)  # asks nobody
         memory.fill(50)
         sender.resume()
     except TimeoutError as stopped:  # inside a copy into shared memory: only when it goes on is anything proved
