@@ -215,6 +215,7 @@ func mustFail(t *testing.T, w *writer, theirs []byte) {
 
 // A certificate that ends takes the access of its engine along, and leaves that of one that was renewed in time.
 func TestTheEndOfACertificateIsThatOfItsAccess(t *testing.T) {
+	t.Parallel() // it waits for seconds
 	ca := securitytest.NewAuthority(t, nil)
 	brief := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(3 * time.Second) }
 	soon := map[string]any{"security/renewal_grace": 1}

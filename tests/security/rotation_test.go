@@ -138,6 +138,7 @@ func (x *crossing) arrives(t *testing.T) {
 // Each of two engines WRITEs and READs while all certificates, keys and authorities change six times. No transfer
 // fails, and no lane is lost for it. Both engines stay the ones that they were.
 func TestLongTransfersOutlastTheirCertificates(t *testing.T) {
+	t.Parallel()
 	for _, data := range protections {
 		t.Run(data.String(), func(t *testing.T) { outlast(t, data.String()) })
 	}
