@@ -62,13 +62,15 @@ ORACLE = """
 """
 
 
-@pytest.fixture(scope="module", name="library")
+@pytest.fixture(scope="session", name="library")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of the emulated driver."""
+    """The path of the emulated driver. It is compiled once, although each module that names the fixture has its own."""
     compiler = shutil.which("gcc")
     assert compiler is not None, "the emulated driver is built with gcc, as the extension is"
     name = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:8]
-    path = tmp_path_factory.mktemp("cuda") / f"libcuda-{name}.so"
+    path = tmp_path_factory.getbasetemp() / f"libcuda-{name}.so"
+    if path.exists():
+        return str(path)
     sources = [path for path in SOURCES if path.suffix == ".c"]
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-pthread", *sources, "-o", path], check=True
