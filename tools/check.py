@@ -215,7 +215,7 @@ def run_all(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> dic
 
     def run_lane(lane: str) -> None:
         for name in names:
-            if STAGES[name].lane == lane:
+            if STAGES[name].lane_of(ctx) == lane:
                 results[name] = run_stage(name, STAGES[name], ctx, go, env)
 
     beside = [threading.Thread(target=run_lane, args=(lane,)) for lane in NICENESS if lane != FRONT]

@@ -193,6 +193,23 @@ def test_lanes_run_beside_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert [result.tally for result in results.values()] == [Tally(passed=1 + n) for n in stages.NICENESS.values()]
 
 
+@pytest.mark.parametrize(("everything", "lanes"), [(False, 3), (True, 2)])
+def test_short_stages_have_a_lane_of_their_own_where_they_are_short(
+    everything: bool, lanes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(running, "LOGS", tmp_path)
+    threads = []
+
+    def notes(runner: Runner, _: stages.Context) -> Tally:
+        threads.append(threading.current_thread())
+        return Tally(passed=1)
+
+    table = {f"in-{lane}": stages.Stage(notes, 60, lane) for lane in stages.NICENESS}
+    monkeypatch.setattr(check, "STAGES", table)
+    results = check.run_all(list(table), stages.Context(1, {}, "3.11", everything=everything), "go", {})
+    assert len(results) == len(threads) == len(table) and len(set(threads)) == lanes
+
+
 def test_the_last_line_is_the_count() -> None:
     command = [sys.executable, str(ROOT / "tools" / "check.py"), "--only", "nothing"]
     assert "invalid choice" in subprocess.run(command, capture_output=True, text=True).stderr
