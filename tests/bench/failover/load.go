@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/netbed"
 )
@@ -102,6 +103,30 @@ func (l *Load) Run(args LoadArgs, trace *Trace) error {
 	close(stop)
 	trace.End = clock.Now()
 	work.Wait()
+	return l.note(follower, trace)
+}
+
+// Whole moves the whole region by one request. It returns the life of that, and the events until its end.
+func (l *Load) Whole(_ netbed.Nothing, trace *Trace) error {
+	follower, err := l.Engine.Follow()
+	if err != nil {
+		return err
+	}
+	defer l.Engine.Unfollow(follower)
+	var out netbed.Outcome
+	trace.Begin = clock.Now()
+	if err := l.Move(netbed.MoveArgs{Op: transport.Write}, &out); err != nil {
+		return err
+	}
+	trace.End = clock.Now()
+	if out.State != dispatch.Completed.String() {
+		trace.Failed = append(trace.Failed, out.State+": "+out.Error)
+	}
+	return l.note(follower, trace)
+}
+
+// note adds the events of a follower to a trace.
+func (l *Load) note(follower engine.FollowerID, trace *Trace) error {
 	events, _, err := l.Engine.Events(follower, 1<<16)
 	for _, e := range events {
 		trace.Events = append(trace.Events, Happened{e.Time, e.Kind.String(), e.Rail})

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
-	"github.com/tent-engine/tent/gocore/dispatch"
-	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/tests/netbed"
 )
@@ -38,10 +36,11 @@ func whole(o options, f figures) error {
 }
 
 func wholeRound(w *world, o options, f figures, i int) error {
-	calm, _, err := w.one(nil)
+	control, _, err := w.one(nil)
 	if err != nil {
 		return err
 	}
+	calm := control.End.Sub(control.Begin)
 	costs := map[string]time.Duration{}
 	for _, k := range kinds {
 		if k.lasts == 0 {
@@ -51,13 +50,15 @@ func wholeRound(w *world, o options, f figures, i int) error {
 		trouble := &fault{after: before, lasts: k.lasts,
 			make: func() (clock.Time, error) { return k.make(w, rail) },
 			mend: func() error { return k.mend(w, rail) }}
-		took, at, err := w.one(trouble)
+		trace, at, err := w.one(trouble)
 		if err != nil {
 			return fmt.Errorf("%s: %w", k.name, err)
 		}
+		took := trace.End.Sub(trace.Begin)
 		costs[k.name] = took - calm - at.mended.Sub(at.there)/time.Duration(len(w.Rails))
 		if o.verbose {
 			report.Progress("%s: %v, %v calm, %v without the rail", k.name, took, calm, at.mended.Sub(at.there))
+			trace.tell(k.name, at)
 		}
 	}
 	f.addTime(wholeCalm, calm)
@@ -68,26 +69,26 @@ func wholeRound(w *world, o options, f figures, i int) error {
 }
 
 // one moves all of the region by one request while a fault comes and goes, and looks at every byte.
-func (w *world) one(f *fault) (time.Duration, faultTimes, error) {
+func (w *world) one(f *fault) (*Trace, faultTimes, error) {
 	w.seed += 2
 	var at faultTimes
 	if err := errors.Join(w.near.Call("Load.Fill", w.seed, &netbed.Nothing{}),
 		w.far.Call("Load.Fill", w.seed+1, &netbed.Nothing{})); err != nil {
-		return 0, at, err
+		return nil, at, err
 	}
-	var out netbed.Outcome
-	call := w.near.Begin("Load.Move", netbed.MoveArgs{Op: transport.Write}, &out)
+	trace := &Trace{}
+	call := w.near.Begin("Load.Whole", netbed.Nothing{}, trace)
 	var failed error
 	if f != nil {
 		at, failed = f.comeAndGo()
 	}
 	if err := errors.Join(failed, w.near.End(call)); err != nil {
-		return 0, at, err
+		return nil, at, err
 	}
-	if out.State != dispatch.Completed.String() {
-		return 0, at, fmt.Errorf("the request ended %s: %s", out.State, out.Error)
+	if len(trace.Failed) > 0 {
+		return nil, at, fmt.Errorf("the request ended %s", trace.Failed[0])
 	}
-	return out.Took, at, errors.Join(w.far.Call("Load.Check", w.seed, &netbed.Nothing{}), w.awaitRails())
+	return trace, at, errors.Join(w.far.Call("Load.Check", w.seed, &netbed.Nothing{}), w.awaitRails())
 }
 
 func wholeRows(_ options, f figures) (table []report.Row) {
