@@ -2,9 +2,9 @@
 
     files.py [--rounds 5] [--folder DIR] [--megabytes 1024] [--rows TEXT] [--json FILE]
 
-The file lies in --folder, a disk; the rows about cached bytes are also run on /dev/shm. The faster of fio and cfile.c
-in a round is beside tent. Ratios are medians of pairs of neighbours. A pool of threads in Go that calls pread and
-pwrite stands beside them, for information.
+The file lies in --folder, a disk; the rows about cached bytes are also run on /dev/shm. The faster of fio and
+cfile.c by its median is beside tent. Ratios are medians of pairs of a round. A pool of threads in Go that calls
+pread and pwrite stands beside them, for information.
 """
 
 from __future__ import annotations
@@ -229,29 +229,20 @@ def start(stack: contextlib.ExitStack, program: Path, shape: Shape, path: Path) 
     )
 
 
-def beside(stack: contextlib.ExitStack, program: Path, shape: Shape, path: Path) -> Callable[[], Measured]:
-    """One round of the others, of which the fastest counts."""
+def beside(stack: contextlib.ExitStack, program: Path, shape: Shape, path: Path) -> list[Callable[[], Measured]]:
+    """The others: each engine of fio, and the plain program where it has the verb. A call is one round of one."""
     engines: list[Callable[[], Measured]] = [partial(fio, path, shape, engine) for engine in shape.engines]
-    if shape.plain is not None:
-        verb, depth = shape.plain
-        command = [str(program.with_name("cfile")), str(depth), str(path)]
-        floor = stack.enter_context(contextlib.closing(Contestant("cfile", command)))
+    if shape.plain is None:
+        return engines
+    verb, depth = shape.plain
+    command = [str(program.with_name("cfile")), str(depth), str(path)]
+    floor = stack.enter_context(contextlib.closing(Contestant("cfile", command)))
 
-        def plain() -> Measured:
-            got = floor.measure(verb, shape.size, shape.count, shape.iterations, shape.threads if depth == 0 else 0)
-            return Measured(got.batches, shape.total, got.cpu_seconds)
+    def plain() -> Measured:
+        got = floor.measure(verb, shape.size, shape.count, shape.iterations, shape.threads if depth == 0 else 0)
+        return Measured(got.batches, shape.total, got.cpu_seconds)
 
-        engines.append(plain)
-
-    def once() -> list[Measured]:
-        found = []
-        for run in engines:
-            if "--direct=1" in shape.fio:
-                evict(path)
-            found.append(run())
-        return found
-
-    return lambda: max(once(), key=lambda m: m.bytes_per_second)
+    return [*engines, plain]
 
 
 def make(folder: Path, megabytes: int) -> Path:
@@ -266,20 +257,28 @@ def make(folder: Path, megabytes: int) -> Path:
 
 
 def compare(shape: Shape, program: Path, path: Path, rounds: int) -> Entry:
-    rates, cpus, figures, theirs = [], [], [], []
+    ours_by_round: list[Measured] = []
     with contextlib.ExitStack() as stack:
         contestant, rivals = start(stack, program, shape, path), beside(stack, program, shape, path)
+        theirs_by_round: list[list[Measured]] = [[] for _ in rivals]
         for number in range(rounds + 1):
-            best = rivals()
-            if "--direct=1" in shape.fio:
-                evict(path)
-            mine = ours(contestant, shape)
+            runs = [*rivals, partial(ours, contestant, shape)]
+            found = []
+            for run in runs:
+                if "--direct=1" in shape.fio:
+                    evict(path)
+                found.append(run())
             if number == 0:
-                continue  # warms the caches of both
-            figures.append(mine.bytes_per_second / 1e9)
-            theirs.append(best.bytes_per_second / 1e9)
-            rates.append(mine.bytes_per_second / best.bytes_per_second)
-            cpus.append(mine.cpu_seconds_per_gb / max(best.cpu_seconds_per_gb, 1e-9))
+                continue  # warms the caches of all
+            ours_by_round.append(found.pop())
+            for one, got in zip(theirs_by_round, found, strict=True):
+                one.append(got)
+    # The rival that is the fastest by its median: the fastest of each round would be the luckiest.
+    best = max(theirs_by_round, key=lambda one: statistics.median(m.bytes_per_second for m in one))
+    pairs = list(zip(ours_by_round, best, strict=True))
+    figures, theirs = ([m.bytes_per_second / 1e9 for m in side] for side in (ours_by_round, best))
+    rates = [a.bytes_per_second / b.bytes_per_second for a, b in pairs]
+    cpus = [a.cpu_seconds_per_gb / max(b.cpu_seconds_per_gb, 1e-9) for a, b in pairs]
     ratio, cpu = statistics.median(rates), statistics.median(cpus)
     reached = (shape.least is None or ratio >= shape.least) and (shape.cpu_most is None or cpu <= shape.cpu_most)
     wanted = (

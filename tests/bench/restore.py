@@ -5,9 +5,10 @@
 
 Pages of 64 KiB lie in one file, in chunks of 16 MiB in LMCache's; each restore has another order of them in memory.
 NIXL (its POSIX plug-in) and LMCache (its local disk backend) read both ways that they offer, through the page cache and
-past it, and the better one of a round counts. Every contestant is a fresh process each time, the order of contestants
-is random, and the first restore of a process is looked at byte by byte and does not count. Cold: no page of any file is
-in the page cache; cached: all are. The last row has fio with O_DIRECT, 1 MiB and a depth of 8, in the same rounds.
+past it, and the way that is faster by its median counts. Every contestant is a fresh process each time, the order of
+contestants is random, and the first restore of a process is looked at byte by byte and does not count. Cold: no page of
+any file is in the page cache; cached: all are. The last row has fio with O_DIRECT, 1 MiB and a depth of 8, in the same
+rounds.
 
 With --kept the table also has the rounds of earlier runs with that file: hours of quiet are not needed in one piece.
 
@@ -108,14 +109,14 @@ def keep(path: Path, rounds: list[Round]) -> None:
 
 
 def row(rounds: list[Round], state: str, title: str, rivals: tuple[str, ...], least: float | None) -> Entry | None:
-    """tent beside the best of some contestants in each round; None where none of them took part."""
-    pairs = []
-    for one in rounds:
-        theirs = [one[name, state] for name in rivals if (name, state) in one]
-        if theirs and ("tent", state) in one:
-            pairs.append((one["tent", state], max(theirs, key=lambda m: m.bytes_per_second)))
-    if not pairs:
+    """tent beside the fastest of some contestants by its median; None where none of them took part."""
+    beside = [
+        [(one["tent", state], one[name, state]) for one in rounds if {(name, state), ("tent", state)} <= one.keys()]
+        for name in rivals
+    ]
+    if not any(beside):
         return None
+    pairs = max(filter(None, beside), key=lambda some: statistics.median(b.bytes_per_second for _, b in some))
     ratios = [a.bytes_per_second / b.bytes_per_second for a, b in pairs]
     ratio = statistics.median(ratios)
     ours, theirs = (statistics.median(m.bytes_per_second / 1e9 for m in side) for side in zip(*pairs, strict=True))
