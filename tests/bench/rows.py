@@ -206,6 +206,10 @@ def host_python_rows() -> list[Row]:
     return [
         Row(f"shm, Python: {small}, p50", "us", Side("pyshm", small, p50_us), None, 4.0),
         Row(f"shm, Python: {many}, p50", "us", Side("pyshm", many, p50_us), Side("memmove", many, p50_us), 0.7),
+        *(
+            Row(f"shm, Python: {work}, p50", "us", Side("pyshm", work, p50_us), Side("memmove", work, p50_us), 0.95)
+            for work in (Work("write", 64 * KIB, 64, 60), Work("write", MIB, 1, 300))
+        ),
         Row(
             "shm, Python: write_pages 4096 x 4 KiB, rate",
             "GB/s",
