@@ -262,7 +262,7 @@ def compare(shape: Shape, program: Path, path: Path, rounds: int) -> Entry:
         contestant, rivals = start(stack, program, shape, path), beside(stack, program, shape, path)
         theirs_by_round: list[list[Measured]] = [[] for _ in rivals]
         for number in range(rounds + 1):
-            runs = [*rivals, partial(ours, contestant, shape)]
+            runs: list[Callable[[], Measured]] = [*rivals, partial(ours, contestant, shape)]
             found = []
             for run in runs:
                 if "--direct=1" in shape.fio:
