@@ -95,7 +95,7 @@ def nixl(cache: Cache, folder: Path, pages: int, flags: int = 0) -> Restore:
 
 
 def lmcache(cache: Cache, folder: Path, pages: int, direct: bool = False) -> Restore:
-    """LMCache's local disk backend: all chunks by one call, then torch brings their pages to their places."""
+    """LMCache's store on a local disk: all chunks by one call, then torch brings their pages to their places."""
     os.environ["LMCACHE_LOG_LEVEL"] = "ERROR"
     import torch  # type: ignore[import-not-found]
     from lmcache.utils import CacheEngineKey  # type: ignore[import-not-found]

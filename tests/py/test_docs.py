@@ -111,6 +111,12 @@ def test_every_page_is_in_the_navigation() -> None:
     assert set(listed) == there
 
 
+def test_no_page_has_the_marks_of_a_conflict() -> None:
+    pages = [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
+    marked = [page.name for page in pages if re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text("utf-8"), re.M)]
+    assert not marked
+
+
 def test_decisions_are_numbered_dated_and_listed() -> None:
     folder = DOCS / "design" / "decisions"
     records = sorted(path for path in folder.glob("*.md") if path.name != "index.md")
