@@ -33,9 +33,10 @@ func TestHandshakesBegunInALoopKeepNobodyOut(t *testing.T) {
 		flood strangers.Flood
 		held  int // connections that stay open, the newest ones
 	}{
-		"first word only":      {word, held},
-		"first word, and gone": {word, 0},
-		"whole handshakes":     {strangers.Whole, held},
+		"a connection, and gone": {strangers.Silent, 0},
+		"first word only":        {word, held},
+		"first word, and gone":   {word, 0},
+		"whole handshakes":       {strangers.Whole, held},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := victim(t)

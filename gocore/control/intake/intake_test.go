@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const patience = 30 * time.Second // bounds each wait
+const patience = 10 * time.Second // bounds each wait
 
 func listening(t *testing.T, address string) *Listener {
 	t.Helper()
