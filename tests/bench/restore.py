@@ -4,11 +4,11 @@
                [--json FILE]
 
 Pages of 64 KiB lie in one file, in chunks of 16 MiB in LMCache's; each restore has another order of them in memory.
-NIXL (its POSIX plug-in) and LMCache (its store on a local disk) read both ways that they offer, through the page cache and
-past it, and the way that is faster by its median counts. Every contestant is a fresh process each time, the order of
-contestants is random, and the first restore of a process is looked at byte by byte and does not count. Cold: no page of
-any file is in the page cache; cached: all are. The last row has fio with O_DIRECT, 1 MiB and a depth of 8, in the same
-rounds.
+NIXL (its POSIX plug-in) and LMCache (its store on a local disk) read both ways that they offer, through the page
+cache and past it, and the way that is faster by its median counts. Every contestant is a fresh process each time, the
+order of contestants is random, and the first restore of a process is looked at byte by byte and does not count. Cold:
+no page of any file is in the page cache; cached: all are. The last row has fio with O_DIRECT, 1 MiB and a depth of 8,
+in the same rounds.
 
 With --kept the table also has the rounds of earlier runs with that file: hours of quiet are not needed in one piece.
 
