@@ -169,11 +169,7 @@ func (q *queue) takenLocked(e *entry, length uint64) {
 // piece returns the length of the next piece for a copier, and how many ranges it is: at most pieceBytes and biteParts.
 func (e *entry) piece() (length uint64, parts int) {
 	s := e.slice
-	left := s.Length - e.taken
-	length = min(left, pieceBytes)
-	if s.Length > pieceBytes {
-		length = min(length, max(left/endShare/leastBytes*leastBytes, leastBytes))
-	}
+	length = min(s.Length-e.taken, pieceBytes)
 	if s.Pieces == nil {
 		return length, 1
 	}

@@ -42,11 +42,3 @@ const (
 // pieceBytes bounds the bytes of a copy between two looks at the queues. HIGH waits for no more, some 50 µs, and Go's
 // copy changes to non-temporal stores only where it is told to.
 const pieceBytes = 512 << 10
-
-// The pieces of a slice that is longer become shorter towards its end, down to leastBytes. Each is an endShare of the
-// bytes that are left (guided self-scheduling, Polychronopoulos and Kuck, 1987). So a copier that comes late takes its
-// part, and copiers end together (record 0135).
-const (
-	leastBytes = 64 << 10
-	endShare   = 4
-)

@@ -193,6 +193,7 @@ func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 			return n, open
 		}
 		if last {
+			c.rx.spins.miss()
 			return 0, true
 		}
 		last = !looks.Vain() && !busy
