@@ -3,8 +3,8 @@
 //
 // Sleeping and being woken takes 40 to 100 µs where the processor falls idle meanwhile, and many answers come sooner.
 // So threads look for a while. Where the peer shares the processor, nothing can come before it is offered
-// (sched_yield). Where a thread that computes shares it, an offer is taken for a time slice of some milliseconds: since
-// Linux 6.6 a thread that yields gives up its place in the run queue, and one that sleeps has its place when it wakes.
+// (sched_yield). Where a thread that computes shares it, an offer is taken for a time slice of some milliseconds: on
+// Linux 6.18 a thread that yields gives up its place in the run queue, and one that sleeps has its place when it wakes.
 // So a thread that has met such company sleeps at once, and tries again after twice as many waits each time.
 package spin
 
