@@ -140,7 +140,10 @@ func spunOn(tr *Transport, group int) *responderLane {
 	}
 	for _, each := range tr.attachments.ofPeer(nil) {
 		for _, l := range each.allLanes() {
-			if int(l.group) != group {
+			l.armMu.Lock() // a lane that is new joins its group beside this
+			other := int(l.group) != group
+			l.armMu.Unlock()
+			if other {
 				continue
 			}
 			if !l.readMu.TryLock() {

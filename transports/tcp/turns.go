@@ -123,11 +123,12 @@ func (t *Transport) bulkTurn(w *worker, alone bool) (more, stop bool) {
 
 // joinGroup moves a responder's lane, which has greeted, to the epoll of its group.
 func (l *responderLane) joinGroup(group uint8) *errs.Error {
-	if l.group = group; group == 0 {
+	if group == 0 {
 		return nil
 	}
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
+	l.group = group
 	if l.fd < 0 {
 		return nil
 	}
