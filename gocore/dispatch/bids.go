@@ -42,7 +42,10 @@ func (c *Core) voidBids() { c.auction.link = nil }
 
 // choose returns the rail that takes the next slice, and which one, or nil.
 func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
-	if !l.several {
+	switch {
+	case l.idle():
+		return nil, offer{}
+	case !l.several:
 		return c.only(l, now)
 	}
 	a := &c.auction

@@ -10,9 +10,10 @@ import (
 // startTask puts a new task into the queue of its first route that can be used. It returns the task where that is the
 // first one of the plan and healthy: then others may follow it by queueBehind.
 func (c *Core) startTask(t *task, now clock.Time) *task {
-	t.route = uint8(c.firstRoute(t))
+	route, fit := c.firstRoute(t)
+	t.route = uint8(route)
 	c.queueTask(t, false, now)
-	if t.route != 0 || c.fitness(t, t.path()) != fitHealthy {
+	if route != 0 || fit != fitHealthy {
 		return nil
 	}
 	return t
@@ -34,9 +35,9 @@ func (c *Core) queueBehind(t, before *task, now clock.Time) bool {
 }
 
 // firstRoute prefers a route that is healthy, then one that has rails, then one that may still get some. Among equals
-// the order of the plan decides. When nothing is left, the task waits for its first route.
-func (c *Core) firstRoute(t *task) int {
-	best, rank := -1, fitUnusable
+// the order of the plan decides. When nothing is left, the task waits for its first route. best is -1 if none fits.
+func (c *Core) firstRoute(t *task) (best int, rank fitness) {
+	best, rank = -1, fitUnusable
 	for i := range t.spec.Plan.Routes {
 		if !fits(&t.spec, i) {
 			continue
@@ -48,12 +49,13 @@ func (c *Core) firstRoute(t *task) int {
 			}
 		}
 	}
-	return best
+	return best, rank
 }
 
 // FirstRoute is the index of the route with which a request would begin now.
 func (c *Core) FirstRoute(s *TaskSpec) int {
-	return max(0, c.firstRoute(&task{spec: *s}))
+	route, _ := c.firstRoute(&task{spec: *s})
+	return max(0, route)
 }
 
 // fitness of a route, the better the smaller.
