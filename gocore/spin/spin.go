@@ -17,7 +17,8 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// OfferEvery is the number of looks between two offers; one that nobody takes costs 0.5 µs.
+// OfferEvery is the number of looks in vain before an offer. In one wait each further offer comes after twice as many
+// (exponential backoff): one that nobody takes costs 0.5 µs, and an answer that comes meanwhile waits for its end.
 const OfferEvery = 4
 
 const (
@@ -80,7 +81,7 @@ type Looks struct {
 // should look once more and sleep then.
 func (l *Looks) Vain() bool {
 	l.vain++
-	l.offered = l.vain%OfferEvery == 0 || l.vain == 1 && l.Company.streak.Load() >= offerEarly
+	l.offered = l.vain >= OfferEvery && l.vain&(l.vain-1) == 0 || l.vain == 1 && l.Company.streak.Load() >= offerEarly
 	return !l.offered || l.Company.Offer()
 }
 

@@ -60,6 +60,8 @@ func TestTheProcessorIsOfferedSoonWhereThatBringsBytes(t *testing.T) {
 		l.Found()
 	}
 	require.Equal(t, []int{1}, s.vains(&l, 3))
+	l.Found() // behind a look
+	require.Equal(t, []int{4, 8, 16, 32, 64}, s.vains(&l, 100), "a long wait offers ever more rarely")
 }
 
 // Where offers cost the processor for long, waits sleep at once, and more of them each time. Offers that cost nothing
