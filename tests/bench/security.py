@@ -25,6 +25,7 @@ from table import Reported, digits, today
 
 PLAIN, AUTH, SIGN, ENCRYPT = MODES = "insecure", "auth", "sign", "encrypt"
 MANY = Work("write", 64 << 10, 64, 50)
+ALONE = {SIGN: Work("tag", 64 << 10, 1024, 8), ENCRYPT: Work("seal", 64 << 10, 1024, 8)}  # the cipher, at one end
 SIDES = 2
 CPU_MORE = {SIGN: 0.16 * SIDES, ENCRYPT: 0.4 * SIDES}  # seconds a GB beyond plain
 
@@ -40,7 +41,14 @@ def rows() -> list[Row]:
     for work, name, figure, unit in figures:
         plain = Side(PLAIN, work, figure)
         list_ += [Row(f"{work}, {name}: {mode}", unit, Side(mode, work, figure), plain, 0) for mode in MODES]
+    for mode, work in ALONE.items():
+        list_.append(Row(f"AES-128-GCM alone, both ends: {mode}", "s/GB", Side(mode, work, both_ends), None, 0))
     return list_
+
+
+def both_ends(m: Measured) -> float:
+    """Seconds a GB that two ends compute, from those of one."""
+    return SIDES * 1e9 / m.bytes_per_second
 
 
 def reported(row: Row, figures: dict[tuple[str, Work], list[Measured]]) -> Reported:
@@ -49,7 +57,7 @@ def reported(row: Row, figures: dict[tuple[str, Work], list[Measured]]) -> Repor
     middle, least, most = (digits(of(ours), False) for of in (statistics.median, min, max))
     text = f"{middle} {row.unit} ({least} to {most})"
     mode = row.ours.contestant
-    if mode == PLAIN:
+    if mode == PLAIN or row.theirs is None:
         return Reported(row.name, text, "", "")
     theirs = row.rivals(figures)
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))

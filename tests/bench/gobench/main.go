@@ -4,6 +4,7 @@
 //	write|read SIZE COUNT ITERATIONS CONNECTIONS    ->  ns N N N ...     submit, wait, free: one number a batch
 //	submit SIZE COUNT ITERATIONS CONNECTIONS        ->  ns N N N ...     the call of Submit alone
 //	slot 1 1 ITERATIONS _                           ->  ns N N N ...     a hazard slot, taken and given back
+//	tag|seal SIZE COUNT ITERATIONS _                ->  ns N N N ...     AES-128-GCM alone: a tag, or the bytes too
 //	check write|read SIZE COUNT CONNECTIONS         ->  ok | bad OFFSET
 //
 // The number of connections is a setting of the transport and is not looked at. Usage: gobench KIND ARENA_BYTES. Kind
@@ -14,6 +15,9 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -247,8 +251,11 @@ func (b *bench) command(words []string) (string, error) {
 	if checking {
 		return b.check(op, n[0], n[1])
 	}
-	if words[0] == "slot" {
+	switch words[0] {
+	case "slot":
 		return slots(int(n[2]))
+	case "tag", "seal":
+		return ciphers(words[0] == "tag", n[0], n[1], int(n[2]))
 	}
 	took, err := b.measure(op, n[0], n[1], int(n[2]), words[0] == "submit")
 	if err != nil {
@@ -314,6 +321,35 @@ func (b *bench) measure(op transport.Op, size, count uint64, iterations int, sub
 		took[i] = int64(batch)
 	}
 	return took, nil
+}
+
+// ciphers returns nanoseconds of AES-128-GCM over count pieces of size bytes that lie still in the cache: what one end
+// of a protected lane computes at least.
+func ciphers(tagOnly bool, size, count uint64, iterations int) (string, error) {
+	block, err := aes.NewCipher(make([]byte, 16))
+	if err != nil {
+		return "", err
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		return "", err
+	}
+	nonce := make([]byte, aead.NonceSize())
+	bytes, room := make([]byte, size), make([]byte, 0, size+uint64(aead.Overhead()))
+	took := make([]int64, iterations)
+	for i := range took {
+		begin := clock.Now()
+		for k := range count {
+			binary.LittleEndian.PutUint64(nonce, uint64(i)*count+k)
+			if tagOnly {
+				aead.Seal(room, nonce, nil, bytes)
+			} else {
+				aead.Seal(room, nonce, bytes, nil)
+			}
+		}
+		took[i] = int64(clock.Now().Sub(begin))
+	}
+	return "ns " + strings.Trim(fmt.Sprint(took), "[]"), nil
 }
 
 // slots returns nanoseconds of a hazard slot, taken and given back, as each copy between two processes does.
