@@ -155,17 +155,28 @@ type ruin struct {
 	cause *errs.Error
 }
 
-// arm makes the bell ring at the next completion, if one may come.
+// arm makes the bell ring at the next completion, if one may come. Taking completions posts slices that have waited.
+// Meanwhile somebody may have heard the ring while nothing was out: then it arms once more.
 func (d *device) arm() {
-	d.pollMu.Lock()
-	if !d.closed && !d.armed && d.flying.Load() > 0 {
-		d.armed = true
-		for _, w := range d.queues() {
-			_ = w.queue.Arm() // of a lost device: its rails are down
-		}
+	for rings := false; !rings; {
+		d.pollMu.Lock()
+		d.armLocked()
+		d.pollMu.Unlock()
+		d.take()
+		d.pollMu.Lock()
+		rings = d.armed || d.closed || d.flying.Load() <= 0
+		d.pollMu.Unlock()
 	}
-	d.pollMu.Unlock()
-	d.take()
+}
+
+func (d *device) armLocked() {
+	if d.closed || d.armed || d.flying.Load() <= 0 {
+		return
+	}
+	d.armed = true
+	for _, w := range d.queues() {
+		_ = w.queue.Arm() // of a lost device: its rails are down
+	}
 }
 
 // expect follows each posting. Where nobody polls, it takes the completions that are there, and arms for the others.

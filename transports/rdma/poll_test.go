@@ -4,6 +4,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // TestAQueueThatHasNotRungIsNotArmedAgain counts the arms of sleepers over NICs on which nothing moves.
@@ -73,5 +77,49 @@ func TestARingThatNoSleeperSawIsAnswered(t *testing.T) {
 		for _, end := range r.c.Wait(t, first, second) {
 			require.Nil(t, end.Err)
 		}
+	}
+}
+
+// TestPostingsBehindTheLastRingRing takes completions of two rails. Between the two, the device's goroutine hears a
+// ring while nothing is out, so it does not arm. The second rail then posts slices that have waited.
+func TestPostingsBehindTheLastRingRing(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Lanes, s.Requests = 1, 8 })
+	r.works(t)
+	tr := r.a.Transport.(*Transport)
+	d := tr.nics()[0]
+	other := r.a.Connect(t, r.w.Open("c"))
+	await(t, "the rail to another peer", func() bool { return len(other.Rails()) == 1 })
+	probe := func(done func(*errs.Error)) {
+		tr.Probe(other.Rails()[0], func(_ clock.Time, err *errs.Error) { done(err) })
+	}
+	connected := make(chan *errs.Error, 1)
+	probe(func(err *errs.Error) { connected <- err })
+	require.Nil(t, <-connected)
+	quiet := func() bool {
+		d.pollMu.Lock()
+		defer d.pollMu.Unlock()
+		return !d.armed && d.flying.Load() == 0
+	}
+	await(t, "rings of before", quiet)
+
+	tr.polling.Store(true) // postings are left to this goroutine
+	written := r.f.Control(t, "writes")
+	probe(func(*errs.Error) {
+		probe(func(*errs.Error) {})
+		await(t, "the ring", quiet)
+	})
+	await(t, "the probe", func() bool { return r.f.Control(t, "writes") == written+1 })
+	var list []*transport.Slice
+	for i := range uint64(20) {
+		list = append(list, r.slice(t, r.c.Rail(t), i*4096, 4096))
+	}
+	require.Equal(t, len(list), r.c.Send(list...))
+	await(t, "all that was posted", func() bool {
+		return int64(r.f.Control(t, "writes")-written)+1 == d.flying.Load() // and a flush
+	})
+	tr.polling.Store(false)
+	d.arm()
+	for _, end := range r.c.Wait(t, list...) {
+		require.Nil(t, end.Err)
 	}
 }
