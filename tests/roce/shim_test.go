@@ -126,14 +126,14 @@ func newShimRail(t *testing.T) *shimRail {
 // post posts n requests for neighbouring ranges as one chain, of which the last is signalled.
 func (s *shimRail) post(op uint32, at uint64, length uint32, n int) {
 	s.a.t.Helper()
-	chain := make([]verbs.WR, n)
+	chain := s.a.pair.Chain[:n]
 	for i := range chain {
 		offset := at + uint64(i)*uint64(length)
-		chain[i] = verbs.WR{ID: uint64(i), Local: uint64(s.near.Addr) + offset, Remote: uint64(s.far.Addr) + offset,
-			Length: length, LKey: s.lkey, RKey: s.rkey, Op: op}
+		chain[i].Like(&verbs.WR{ID: uint64(i), Local: uint64(s.near.Addr) + offset, Remote: uint64(s.far.Addr) + offset,
+			Length: length, LKey: s.lkey, RKey: s.rkey, Op: op})
 	}
 	chain[n-1].Flags = verbs.Signaled
-	posted, err := s.a.pair.Post(chain)
+	posted, err := s.a.pair.Post(n)
 	require.NoError(s.a.t, err)
 	require.Equal(s.a.t, n, posted)
 }

@@ -35,9 +35,10 @@ func (r *rig) forgeOn(t *testing.T, rail *rail, op uint32, key uint32, at uint64
 	carriedOut := r.evidence(t, op)
 	rail.mu.Lock()
 	pair := rail.lanes[0].pair
-	wr := verbs.WR{ID: 1 << 63, Local: uint64(own.Addr), LKey: own.keys.Load().own(rail.device.index).parts[0].LKey,
-		Remote: at, RKey: key, Length: forged, Op: op, Flags: verbs.Signaled}
-	_, err := pair.Post([]verbs.WR{wr})
+	wr := &pair.Chain[0]
+	wr.ID, wr.Op, wr.Remote, wr.RKey, wr.Flags = 1<<63, op, at, key, verbs.Signaled
+	wr.Reach(uint64(own.Addr), forged, own.keys.Load().own(rail.device.index).parts[0].LKey)
+	_, err := pair.Post(1)
 	rail.unlock()
 	require.NoError(t, err)
 	passed := false

@@ -26,29 +26,37 @@ type lane struct {
 	reset  bool // our end is as new: nothing of before is read or written here
 	life   uint16
 	cause  *errs.Error
-	ring   []posted
+	most   int        // work requests that are out at once
+	ring   []posted   // a power of two of them, most at least
 	head   uint32     // turn of the next work request
 	tail   uint32     // turn of the first that has not come back
 	bytes  uint64     // out
 	moved  clock.Time // when something was last seen to have come back, see movesLocked
 	seen   uint32     // tail at that time
-	chain  []verbs.WR // of verbs.Batch
-	length int
-	writes bool // the chain has WRITEs that are to be flushed
-	marks       // of its packets
+	length int        // of the pair's chain
+	writes bool       // the chain has WRITEs that are to be flushed
+	marks             // of its packets
 }
 
 // posted is a work request that is out.
 type posted struct {
-	op    *op
 	bytes uint32
-	last  bool // of its slice
+	op    uint16 // its index in the slab, or nobody
 }
+
+// nobody waits for a flush.
+const nobody = ^uint16(0)
 
 // laneBytes bounds the bytes that are out on a lane: a withdrawal waits for as much.
 const laneBytes = 4 << 20
 
-func (l *lane) room() int { return len(l.ring) - int(l.head-l.tail) - l.length }
+func (l *lane) room() int { return l.most - int(l.head-l.tail) - l.length }
+
+// at is the place of a work request by its turn.
+func (l *lane) at(turn uint32) *posted { return &l.ring[turn&uint32(len(l.ring)-1)] }
+
+// takes reports whether a slice may have more work requests in the chain.
+func (l *lane) takes() bool { return l.room() > 1 && l.length < verbs.Batch-1 && l.bytes < laneBytes }
 
 // failLocked gives the lane up. Slices that are out end when the rail's goroutine has proved that they are quiet.
 func (l *lane) failLocked(cause *errs.Error) {
@@ -60,32 +68,42 @@ func (l *lane) failLocked(cause *errs.Error) {
 }
 
 // buildLocked appends the work requests of an op to the chain, as far as there is room. It reports whether the op is
-// whole then.
-func (l *lane) buildLocked(o *op, here *memory, there *remoteKey) bool {
-	s, block := o.slice, l.rail.link.t.settings.Block
-	for l.room() > 1 && l.length < verbs.Batch-1 && l.bytes < laneBytes {
+// whole then. The last one is signalled, unless a flush follows: a completion ends all slices before it, and nothing
+// but the flush may end a WRITE that it pushes.
+func (l *lane) buildLocked(o *op, k *keyPair) bool {
+	s, t := o.slice, l.device.t
+	code, parts := verbs.OpRead, uint64(1)
+	pushed := s.Op == transport.Write && t.pushes(o.remote)
+	if s.Op == transport.Write {
+		code = verbs.OpWrite
+	}
+	if s.Pieces != nil {
+		parts = s.Length / s.Pieces.Bytes
+	}
+	for l.takes() {
 		local, far, left := s.Local, s.Remote, s.Length
 		if p := s.Pieces; p != nil {
 			i := uint64(s.First) + o.part
 			local, far, left = local+uintptr(p.LocalAt[i]), far+p.RemoteAt[i], p.Bytes
 		}
-		own, room := here.key(uint64(local-o.owner.Addr) + o.at)
-		rkey, roomThere := o.remote.part(there, far+o.at)
-		n := min(left-o.at, block, room, roomThere)
-		code := verbs.OpRead
-		if s.Op == transport.Write {
-			code = verbs.OpWrite
+		own, room := k.here.key(uint64(local-o.owner.Addr) + o.at)
+		rkey, roomThere := o.remote.part(k.there, far+o.at)
+		n := min(left-o.at, t.settings.Block, room, roomThere)
+		wr := l.appendLocked(posted{bytes: uint32(n), op: o.index})
+		wr.Op, wr.Remote, wr.RKey = code, o.remote.base+far+o.at, rkey
+		wr.Flags = l.inlined(o, code, n)
+		wr.Reach(uint64(local)+o.at, uint32(n), own.LKey)
+		o.out++
+		l.writes = l.writes || pushed
+		if o.at += n; o.at < left {
+			continue
 		}
-		l.appendLocked(verbs.WR{Local: uint64(local) + o.at, Remote: o.remote.base + far + o.at, Length: uint32(n),
-			LKey: own.LKey, RKey: rkey, Op: code, Flags: l.inlined(o, code, n)}, posted{op: o, bytes: uint32(n)})
-		l.writes = l.writes || code == verbs.OpWrite && l.rail.link.t.pushes(o.remote)
-		if o.at += n; o.at == left {
-			o.at = 0
-			o.part++
-		}
-		if s.Pieces == nil && o.part == 1 || s.Pieces != nil && o.part == s.Length/s.Pieces.Bytes {
+		o.at = 0
+		if o.part++; o.part == parts {
 			o.whole = true
-			l.ring[(l.head+uint32(l.length)-1)%uint32(len(l.ring))].last = true
+			if !l.writes {
+				wr.Flags |= verbs.Signaled
+			}
 			return true
 		}
 	}
@@ -101,40 +119,33 @@ func (l *lane) inlined(o *op, code uint32, n uint64) uint32 {
 	return 0
 }
 
-func (l *lane) appendLocked(wr verbs.WR, p posted) {
+// appendLocked lengthens the chain by a work request, for the caller to fill.
+func (l *lane) appendLocked(p posted) *verbs.WR {
 	turn := l.head + uint32(l.length)
+	wr := &l.pair.Chain[l.length]
 	wr.ID = uint64(l.number)<<48 | uint64(l.life)<<32 | uint64(turn)
-	l.chain[l.length] = wr
+	*l.at(turn) = p
 	l.length++
-	l.ring[turn%uint32(len(l.ring))] = p
 	l.bytes += uint64(p.bytes)
-	if p.op != nil {
-		p.op.out++
-	}
+	return wr
 }
 
-// postLocked posts the chain in one crossing. Its last work request is signalled, and so is the last of each slice but
-// where a flush follows: then that READ, which pushes the WRITEs before it, ends them all.
+// postLocked posts the chain in one crossing, and behind its WRITEs the READ that pushes them. The last work request
+// is signalled.
 func (l *lane) postLocked() {
-	n := l.length
-	if n == 0 {
+	if l.length == 0 {
 		return
 	}
-	flush := l.writes
-	if flush {
-		l.flushLocked(n - 1)
-		n++
+	if l.writes {
+		l.flushLocked()
 	}
-	for i := range n {
-		if i == n-1 || !flush && l.ring[(l.head+uint32(i))%uint32(len(l.ring))].last {
-			l.chain[i].Flags |= verbs.Signaled
-		}
-	}
+	n := l.length
+	l.pair.Chain[n-1].Flags |= verbs.Signaled
 	l.length, l.writes = 0, false
 	l.head += uint32(n)
 	l.rail.posted = true
 	l.device.flying.Add(int64(n))
-	if _, err := l.pair.Post(l.chain[:n]); err != nil {
+	if _, err := l.pair.Post(n); err != nil {
 		cause := errs.New(errs.Lost, Name, "%v", err).WithScope(errs.ScopeRail, errs.SideLocal)
 		l.failLocked(cause)
 		l.rail.mendLocked()
@@ -142,14 +153,17 @@ func (l *lane) postLocked() {
 }
 
 // flushLocked appends a READ of the bytes that the chain's last WRITE wrote, eight at most.
-func (l *lane) flushLocked(last int) {
-	for l.chain[last].Op != verbs.OpWrite {
+func (l *lane) flushLocked() {
+	last := l.length - 1
+	for l.pair.Chain[last].Op != verbs.OpWrite {
 		last--
 	}
-	wr := l.chain[last]
-	wr.Op, wr.Length, wr.Flags = verbs.OpRead, min(wr.Length, 8), 0
-	wr.Local, wr.LKey = uint64(addressOf(l.device.scratch)), l.device.target.LKey
-	l.appendLocked(wr, posted{})
+	write := &l.pair.Chain[last]
+	wr := l.appendLocked(posted{op: nobody})
+	id := wr.ID
+	wr.Like(write)
+	wr.ID, wr.Op, wr.Flags = id, verbs.OpRead, 0
+	wr.Reach(uint64(addressOf(l.device.scratch)), min(write.Length, 8), l.device.target.LKey)
 	l.rail.link.t.flushes.Add(1)
 }
 
@@ -172,36 +186,46 @@ func (r *rail) postLocked() {
 		o := r.queue.List(class).First()
 		l := o.lane
 		if l == nil {
-			l = r.choose(class, o.slice.Op)
+			l = r.choose(class, o.slice)
 		}
 		if l == nil || !l.works {
 			break
 		}
-		here, there, err := r.keysOf(o)
+		keys, err := r.keysOf(o)
 		if err != nil {
 			r.endLocked(o, err)
 			continue
 		}
 		o.lane = l
-		if before := l.length; l.buildLocked(o, here, there) {
+		if before := l.length; l.buildLocked(o, &keys) {
 			r.queue.Leave(class, &o.place)
 		} else if l.length == before {
 			break // this lane is full, and the slice keeps to it
 		}
-		if l.length >= verbs.Batch-1 || l.room() <= 1 {
+		if !l.takes() {
 			l.postLocked()
 		}
 	}
+	r.ringLocked()
+}
+
+// ringLocked posts the chains of all lanes.
+func (r *rail) ringLocked() {
 	for _, l := range r.lanes {
 		l.postLocked()
 	}
 }
 
 // choose returns the lane for a slice of a class: of those of its group the one with the fewest bytes out. READs take
-// the last set of lanes, which is a set of their own where the device has two.
-func (r *rail) choose(class int, op transport.Op) (best *lane) {
+// the last set of lanes, which is a set of their own where the device has two. Small slices of a posting keep to one.
+func (r *rail) choose(class int, s *transport.Slice) (best *lane) {
+	run := &r.run
+	if l := run.lane; l != nil && l.length > 0 && run.class == class && run.op == s.Op &&
+		l.bytes-run.bytes+s.Length <= gathered { // a chain that takes no more was posted
+		return l
+	}
 	group, set := r.link.t.plan.of[class], r.lanes
-	if op == transport.Read {
+	if s.Op == transport.Read {
 		set = set[len(set)-len(r.link.t.plan.lanes):]
 	}
 	for _, l := range set[group.first : group.first+group.count] {
@@ -209,29 +233,38 @@ func (r *rail) choose(class int, op transport.Op) (best *lane) {
 			best = l
 		}
 	}
+	if best != nil {
+		run.lane, run.class, run.op, run.bytes = best, class, s.Op, best.bytes
+	}
 	return best
 }
 
-// keysOf looks the keys of a slice up again: while it waited they may have ended.
-func (r *rail) keysOf(o *op) (here *memory, there *remoteKey, err *errs.Error) {
+// gathered are the bytes that small slices of a posting bring to one lane, by one doorbell and with one flush.
+const gathered = 64 << 10
+
+// keysOf looks the keys of a slice up, also once more when it has waited: they may have ended.
+func (r *rail) keysOf(o *op) (keyPair, *errs.Error) {
 	if refusal := o.remote.refuses(o.slice.Epoch); refusal != nil {
-		return nil, nil, refusal
+		return keyPair{}, refusal
 	}
-	own := o.owner.keys.Load().own(r.device.index)
-	far := o.remote.key(r.far)
 	if err := r.unreached(o); err != nil {
-		return nil, nil, err
+		return keyPair{}, err
 	}
-	switch {
-	case own != nil && far.state == keyHas:
-		return own, far, nil
-	case own != nil && far.state == keyAway:
-		return nil, nil, errs.New(errs.Lost, Name, "the peer's device has come back, and its key is not known yet").
+	keys := keyPair{o.owner.keys.Load().own(r.device.index), o.remote.key(r.far)}
+	if keys.here == nil || keys.there.state != keyHas {
+		return keyPair{}, keys.lack()
+	}
+	return keys, nil
+}
+
+// lack is the error of a slice that a key is missing for.
+func (k *keyPair) lack() *errs.Error {
+	if k.here != nil && k.there.state == keyAway {
+		return errs.New(errs.Lost, Name, "the peer's device has come back, and its key is not known yet").
 			WithScope(errs.ScopeRail, errs.SideRemote)
-	default:
-		return nil, nil, errs.New(errs.NotHere, Name, "the memory is not registered with both devices of the rail").
-			WithScope(errs.ScopeRail, errs.SideUnknown)
 	}
+	return errs.New(errs.NotHere, Name, "the memory is not registered with both devices of the rail").
+		WithScope(errs.ScopeRail, errs.SideUnknown)
 }
 
 // doneLocked takes a completion of the lane.
@@ -241,21 +274,21 @@ func (l *lane) doneLocked(wc *verbs.WC) (was transport.Rail, cause *errs.Error) 
 		return // of before, or again
 	}
 	if wc.Status != verbs.Success {
-		return l.brokenLocked(wc, &l.ring[turn%uint32(len(l.ring))])
+		return l.brokenLocked(wc, l.at(turn))
 	}
 	l.device.flying.Add(-int64(turn + 1 - l.tail))
 	for ; l.tail != turn+1; l.tail++ {
-		p := &l.ring[l.tail%uint32(len(l.ring))]
+		p := l.at(l.tail)
 		l.bytes -= uint64(p.bytes)
-		o := p.op
-		if o == nil {
+		if p.op == nobody {
 			continue
 		}
+		o := &r.slab[p.op]
 		if o.out--; o.out > 0 {
 			continue
 		}
 		switch {
-		case p.last || o.probed != nil:
+		case o.whole:
 			r.finishLocked(o, nil) // also where it was asked back: it is there
 		case o.end != nil:
 			r.finishLocked(o, o.end)
@@ -276,10 +309,14 @@ func (l *lane) movesLocked(now clock.Time) clock.Time {
 func (l *lane) brokenLocked(wc *verbs.WC, p *posted) (was transport.Rail, cause *errs.Error) {
 	r := l.rail
 	cause = r.failed(wc)
-	r.blameReach(p.op, wc.Status)
-	if o := p.op; o != nil && o.probed != nil {
+	var o *op
+	if p.op != nobody {
+		o = &r.slab[p.op]
+	}
+	r.blameReach(o, wc.Status)
+	if o != nil && o.probed != nil {
 		r.finishLocked(o, cause)
-		p.op = nil
+		o, p.op = nil, nobody
 	}
 	switch {
 	case cause.Scope == errs.ScopeSlice:
@@ -289,8 +326,8 @@ func (l *lane) brokenLocked(wc *verbs.WC, p *posted) (was transport.Rail, cause 
 	default:
 		return r.downLocked(cause), cause
 	}
-	if p.op != nil && p.op.end == nil {
-		p.op.end = cause
+	if o != nil && o.end == nil {
+		o.end = cause
 	}
 	neighbour := *cause
 	neighbour.Code, neighbour.Collateral = errs.Lost, true

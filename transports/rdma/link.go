@@ -111,6 +111,11 @@ func (m *remote) hear(n news) {
 	}
 }
 
+// admits reports whether a slice of an epoch may touch the region.
+func (m *remote) admits(epoch transport.Epoch) bool {
+	return !m.closed.Load() && uint64(epoch) >= m.floor.Load() && !m.replaced.Load()
+}
+
 // refuses returns why a slice of an epoch may not touch the region, nil if it may.
 func (m *remote) refuses(epoch transport.Epoch) *errs.Error {
 	switch {

@@ -3,6 +3,7 @@ package rdma
 import (
 	"encoding/binary"
 	"errors"
+	"math/bits"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -307,7 +308,7 @@ func (l *lane) open() error {
 	}
 	l.rail.mu.Lock()
 	l.pair, l.in, l.reset = pair, in, true
-	l.ring, l.chain = make([]posted, requests), make([]verbs.WR, verbs.Batch)
+	l.most, l.ring = requests, make([]posted, 1<<bits.Len(uint(requests-1)))
 	l.life++
 	l.rail.unlock()
 	return nil
@@ -410,13 +411,13 @@ func (r *rail) prove() error {
 
 // probeLocked posts an empty WRITE, as far as there is room.
 func (r *rail) probeLocked(done func(*errs.Error)) bool {
-	o := r.free.PopFront()
+	o := r.vacantLocked()
 	if o == nil {
 		return false
 	}
 	sent := r.probeOn(o, done)
 	if !sent {
-		r.free.PushFront(o, &o.place)
+		r.free = append(r.free, o.index)
 	}
 	return sent
 }
@@ -427,8 +428,9 @@ func (r *rail) probeOn(o *op, done func(*errs.Error)) bool {
 		if !l.works || l.room() < 1 {
 			continue
 		}
-		*o = op{index: o.index, probed: done, lane: l, whole: true}
-		l.appendLocked(verbs.WR{Op: verbs.OpWrite, Flags: verbs.Signaled}, posted{op: o, last: true})
+		o.carried = carried{probed: done, lane: l, whole: true, out: 1}
+		wr := l.appendLocked(posted{op: o.index})
+		wr.Like(&verbs.WR{ID: wr.ID, Op: verbs.OpWrite, Flags: verbs.Signaled})
 		l.postLocked()
 		return true
 	}

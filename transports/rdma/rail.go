@@ -58,15 +58,16 @@ type rail struct {
 	cause      *errs.Error // why it is down
 	starved    bool        // Ready is owed
 	lanes      []*lane
-	slab       []op // nil until it is first used
-	free       kit.List[op]
-	asks       []ask // probes that wait for the lanes
+	slab       []op     // nil until it is first used
+	free       []uint16 // of the slab, a stack
+	asks       []ask    // probes that wait for the lanes
 	queue      kit.ClassQueue[op]
 	clock      *time.Timer // of slices that were asked back while they were out
 	ticking    bool
 	posted     bool   // work requests since the mutex was taken: somebody has to look for their completions
 	parts      *batch // completions that are handed over once the mutex is free
 	spare      uses   // given back before that
+	run        run    // over before that
 }
 
 type state uint8
@@ -82,6 +83,13 @@ const slicesMax = 256
 
 // op is an accepted slice, or a probe.
 type op struct {
+	index uint16 // in the slab
+	place kit.Element[op]
+	carried
+}
+
+// carried is an op's own from acceptance to the end.
+type carried struct {
 	slice  *transport.Slice // nil: free, or a probe
 	id     uint64
 	owner  *region
@@ -96,8 +104,6 @@ type op struct {
 	end    *errs.Error // that it ends with once nothing is out; nil: none yet
 	begun  clock.Time  // of a withdrawal
 	probed func(*errs.Error)
-	place  kit.Element[op]
-	index  int // in the slab
 }
 
 func newRail(l *link, index int, d *device, far int, name string) *rail {
@@ -121,9 +127,9 @@ func (r *rail) railLocked() transport.Rail {
 // unlock hands the completions over that came up under the mutex.
 func (r *rail) unlock() {
 	b, posted, spare := r.parts, r.posted, r.spare
-	r.parts, r.posted, r.spare = nil, false, uses{}
+	r.parts, r.posted, r.spare, r.run = nil, false, uses{}, run{}
 	ready, rail := false, transport.Rail{}
-	if r.starved && r.state == up && (r.slab == nil || r.free.Len() > 0) {
+	if r.starved && r.state == up && (r.slab == nil || len(r.free) > 0) {
 		r.starved, ready, rail = false, true, r.railLocked()
 	}
 	r.mu.Unlock()
@@ -173,10 +179,21 @@ func (r *rail) finishLocked(o *op, err *errs.Error) {
 			r.spare.put(o.owner)
 		}
 	}
-	*o = op{index: o.index}
+	o.carried = carried{}
 	if o.index < slicesMax {
-		r.free.PushFront(o, &o.place)
+		r.free = append(r.free, o.index)
 	}
+}
+
+// vacantLocked takes an op that is free, nil if there is none.
+func (r *rail) vacantLocked() *op {
+	last := len(r.free) - 1
+	if last < 0 {
+		return nil
+	}
+	o := &r.slab[r.free[last]]
+	r.free = r.free[:last]
+	return o
 }
 
 // mendLocked starts the rail's goroutine if lanes are to be connected.

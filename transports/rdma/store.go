@@ -189,9 +189,11 @@ func (r *rail) slabLocked() {
 	if r.slab == nil {
 		r.slab = make([]op, slicesMax+1) // the last is for proofs, which slices that wait for one must not keep out
 		for i := range r.slab {
-			if r.slab[i].index = i; i < slicesMax {
-				r.free.PushBack(&r.slab[i], &r.slab[i].place)
-			}
+			r.slab[i].index = uint16(i)
+		}
+		r.free = make([]uint16, slicesMax)
+		for i := range r.free {
+			r.free[i] = uint16(slicesMax - 1 - i)
 		}
 	}
 }
@@ -212,7 +214,7 @@ func (r *rail) sleep() {
 	r.leaving = false
 	wanted := r.state != up || r.queue.Urgent() < kit.Classes || len(r.asks) > 0
 	if r.wanted = wanted; !wanted {
-		r.slab, r.free = nil, kit.List[op]{}
+		r.slab, r.free = nil, nil
 	}
 	r.unlock()
 	for _, l := range r.lanes {
@@ -228,8 +230,8 @@ func (r *rail) sleep() {
 // closeLane closes the queue pair of a lane, of which nothing is out. The caller holds work.
 func (r *rail) closeLane(l *lane) {
 	r.mu.Lock()
-	pair, in, requests := l.pair, l.in, len(l.ring)
-	l.pair, l.ring, l.chain = nil, nil, nil
+	pair, in, requests := l.pair, l.in, l.most
+	l.pair, l.ring = nil, nil
 	l.life++
 	r.unlock()
 	if pair != nil {

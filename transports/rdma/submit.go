@@ -31,9 +31,10 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 		return 0
 	}
 	r.wakeLocked()
+	r.run.straight = r.straightLocked(list)
 	n := 0
 	for i, s := range list {
-		o := r.free.PopFront()
+		o := r.vacantLocked()
 		if o == nil {
 			r.starved = true
 			break
@@ -49,47 +50,120 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 	return n
 }
 
+// run holds the look-ups that consecutive slices share. It lasts as long as the rail's mutex is held. The terms of a
+// region are looked at for each slice.
+type run struct {
+	straight bool // slices are posted as they come
+
+	local transport.LocalKey
+	far   transport.RemoteKey
+	owner *region // nil: none was looked up
+	there *remote
+	keys  keyPair // of the two, in memory of hosts; here is nil: not looked up
+
+	lane  *lane // of the latest slice
+	class int
+	op    transport.Op
+	bytes uint64 // out on the lane when it was chosen
+}
+
+// keyPair are the keys of a slice's ends for the devices of a rail.
+type keyPair struct {
+	here  *memory
+	there *remoteKey
+}
+
+// straightLocked reports whether slices need not wait in the queue: none is there, and they are of one class.
+func (r *rail) straightLocked(list []*transport.Slice) bool {
+	if r.state != up || r.proving || r.leaving || r.queue.Urgent() < kit.Classes {
+		return false
+	}
+	class := list[0].Class
+	for _, s := range list {
+		if s.Class != class {
+			return false
+		}
+	}
+	return true
+}
+
 // acceptLocked makes an op of a slice, one of as many that are left. One that may not be carried out ends at once.
 func (r *rail) acceptLocked(o *op, s *transport.Slice, left int) {
-	*o = op{index: o.index, slice: s, id: s.Id, remote: r.link.keys.Lookup(s.RemoteKey)}
+	o.slice, o.id = s, s.Id
 	s.Scratch[0] = uint64(o.index)
-	own := r.link.t.regions.Lookup(s.LocalKey)
-	if own == nil || !r.spare.take(own, int64(left)) {
+	k := &r.run
+	if s.LocalKey != k.local || s.RemoteKey != k.far || k.owner == nil || k.there == nil {
+		k.local, k.far, k.keys = s.LocalKey, s.RemoteKey, keyPair{}
+		k.owner, k.there = r.link.t.regions.Lookup(k.local), r.link.keys.Lookup(k.far)
+	}
+	o.remote = k.there
+	if k.owner == nil || !r.spare.take(k.owner, int64(left)) {
 		r.finishLocked(o, refusal(errs.AddressNotRegistered, errs.SideLocal, "no region has the local key"))
 		return
 	}
-	o.owner = own
-	if err := r.check(o, s); err != nil {
+	o.owner = k.owner
+	keys, err := r.check(o, s)
+	if err != nil {
 		r.finishLocked(o, err)
 		return
 	}
-	r.queue.PushBack(kit.ClassOf(s.Class), o, &o.place)
+	class := kit.ClassOf(s.Class)
+	if !k.straight || !r.buildLocked(class, o, &keys) {
+		k.straight = false
+		r.queue.PushBack(class, o, &o.place)
+	}
+}
+
+// buildLocked puts a slice into the chain of a lane. It reports whether all of it is there.
+func (r *rail) buildLocked(class int, o *op, keys *keyPair) bool {
+	l := r.choose(class, o.slice)
+	if l == nil {
+		return false
+	}
+	o.lane = l
+	whole := l.buildLocked(o, keys)
+	if !l.takes() {
+		l.postLocked()
+	}
+	return whole
 }
 
 func refusal(code errs.Code, side errs.Side, cause string) *errs.Error {
 	return errs.New(code, Name, "%s", cause).WithScope(errs.ScopeSlice, side)
 }
 
-// check returns why a slice may not be carried out.
-func (r *rail) check(o *op, s *transport.Slice) *errs.Error {
-	m, write := o.remote, s.Op == transport.Write
+// check returns the keys of a slice, or why it may not be carried out. The look-ups of the run are those of the slice.
+func (r *rail) check(o *op, s *transport.Slice) (keyPair, *errs.Error) {
+	m := o.remote
 	if m == nil {
-		return refusal(errs.AddressNotRegistered, errs.SideRemote, "no imported region has the remote key")
+		return keyPair{}, refusal(errs.AddressNotRegistered, errs.SideRemote, "no imported region has the remote key")
 	}
 	if code := kit.CheckLocal(s, o.owner.Addr, o.owner.Size, o.owner.ReadOnly); code != errs.OK {
-		return refusal(code, errs.SideLocal, "the local range is not in its region, or not for this use")
+		return keyPair{}, refusal(code, errs.SideLocal, "the local range is not in its region, or not for this use")
 	}
+	if !m.permission.Allows(s.Op == transport.Write) || !kit.InsideRemote(s, m.size) {
+		return keyPair{}, m.forbids(s)
+	}
+	k := &r.run
+	if k.keys.here != nil && m.admits(s.Epoch) {
+		return k.keys, nil
+	}
+	keys, err := r.keysOf(o)
+	if err == nil && !onDevice(o.owner.Kind) && !m.onDevice {
+		k.keys = keys // those of devices are asked for each time: a NIC may have failed to reach one
+	}
+	return keys, err
+}
+
+// forbids returns why a slice may not be carried out that the region's terms or its bounds exclude.
+func (m *remote) forbids(s *transport.Slice) *errs.Error {
 	if err := m.refuses(s.Epoch); err != nil {
 		return err
 	}
-	switch {
-	case !m.permission.Allows(write):
+	if !m.permission.Allows(s.Op == transport.Write) {
 		return refusal(errs.PermissionDenied, errs.SideRemote, "the owner of the region does not allow it")
-	case !kit.InsideRemote(s, m.size):
-		return refusal(errs.InvalidArgument, errs.SideRemote, "the remote range is not in its region")
 	}
-	_, _, err := r.keysOf(o)
-	return err
+	return refusal(errs.InvalidArgument, errs.SideRemote, "the remote range is not in its region")
 }
 
 // Match implements transport.Matcher: on rails of a device that did not take a region, keys do not work.

@@ -10,13 +10,18 @@ type uses struct {
 // take takes a use of a region for a slice. Where there is none, it acquires that number of them.
 func (u *uses) take(r *region, most int64) bool {
 	if u.of != r || u.n == 0 {
-		u.release()
-		if !r.acquire(most) {
-			return false
-		}
-		u.of, u.n = r, most
+		return u.acquire(r, most)
 	}
 	u.n--
+	return true
+}
+
+func (u *uses) acquire(r *region, most int64) bool {
+	u.release()
+	if !r.acquire(most) {
+		return false
+	}
+	u.of, u.n = r, most-1
 	return true
 }
 

@@ -1,9 +1,13 @@
 package verbs
 
+// #include <stdlib.h>
 // #include "shim.h"
 import "C"
 
-import "unsafe"
+import (
+	"syscall"
+	"unsafe"
+)
 
 // Pair is a reliable connected queue pair.
 //
@@ -18,6 +22,7 @@ type Pair struct {
 	c      *C.struct_tv_qp
 	Number uint32
 	Inline uint32 // bytes that a WRITE may carry inside its request
+	Chain  []WR   // Batch of them, in memory of C
 }
 
 // Path says how to connect a pair.
@@ -70,12 +75,18 @@ type Room struct {
 
 // NewPair makes a pair in the state reset.
 func (d *Device) NewPair(q *Queue, room Room) (*Pair, error) {
+	chain := C.tv_chain_new()
+	if chain == nil {
+		return nil, errnoOf("queue pair of "+d.Name, syscall.ENOMEM)
+	}
 	inlined := C.int(room.Inline)
 	c, err := C.tv_qp_new(d.l, d.pd, q.c, C.int(room.Requests), C.int(max(1, room.Ranges)), &inlined)
 	if c == nil {
+		C.free(unsafe.Pointer(chain))
 		return nil, errnoOf("queue pair of "+d.Name, err)
 	}
-	return &Pair{d.l, c, uint32(c.qp_num), uint32(inlined)}, nil
+	return &Pair{l: d.l, c: c, Number: uint32(c.qp_num), Inline: uint32(inlined),
+		Chain: unsafe.Slice((*WR)(unsafe.Pointer(chain)), Batch)}, nil
 }
 
 // Init makes the pair of a port.
@@ -131,17 +142,45 @@ func (p *Pair) Query() (Attributes, error) {
 		Flow: uint32(a.ah_attr.flow_label)}, err
 }
 
-// WR is a work request: one range here and one there.
+// WR is a work request of a pair's chain: one range here and one there. It is the library's own form, so that a posting
+// copies nothing.
 type WR struct {
 	ID     uint64
-	Local  uint64 // address
-	Remote uint64 // as the other end's registration counts
-	Length uint32
-	LKey   uint32
-	RKey   uint32
+	_      [2]uintptr // the next request, and the range at the end
+	ranges int32
 	Op     uint32
 	Flags  uint32
 	_      uint32
+	Remote uint64 // as the other end's registration counts
+	RKey   uint32
+	_      uint32
+	_      [9]uint64
+	Local  uint64 // address
+	Length uint32
+	LKey   uint32
+}
+
+// Both sides of the border have the same layout; else one of these is no constant of that type.
+const (
+	_ = uint(unsafe.Sizeof(WR{})-C.sizeof_tv_request) + uint(C.sizeof_tv_request-unsafe.Sizeof(WR{}))
+	_ = -(unsafe.Offsetof(WR{}.ranges) ^ unsafe.Offsetof(C.struct_tv_send_wr{}.num_sge))
+	_ = -(unsafe.Offsetof(WR{}.Op) ^ unsafe.Offsetof(C.struct_tv_send_wr{}.opcode))
+	_ = -(unsafe.Offsetof(WR{}.Flags) ^ unsafe.Offsetof(C.struct_tv_send_wr{}.send_flags))
+	_ = -(unsafe.Offsetof(WR{}.Remote) ^ unsafe.Offsetof(C.struct_tv_send_wr{}.remote_addr))
+	_ = -(unsafe.Offsetof(WR{}.RKey) ^ unsafe.Offsetof(C.struct_tv_send_wr{}.rkey))
+	_ = -(unsafe.Offsetof(WR{}.Local) ^ C.sizeof_struct_tv_send_wr)
+	_ = -(unsafe.Offsetof(WR{}.LKey) ^ (C.sizeof_struct_tv_send_wr + unsafe.Offsetof(C.struct_tv_sge{}.lkey)))
+)
+
+// Reach sets the range here. A request without bytes has none.
+func (w *WR) Reach(local uint64, length, lkey uint32) {
+	w.Local, w.Length, w.LKey, w.ranges = local, length, lkey, int32(min(length, 1))
+}
+
+// Like makes the request the same as another one.
+func (w *WR) Like(other *WR) {
+	w.ID, w.Op, w.Flags, w.Remote, w.RKey = other.ID, other.Op, other.Flags, other.Remote, other.RKey
+	w.Reach(other.Local, other.Length, other.LKey)
 }
 
 // Operations and flags of a work request. Every failed one has a completion, the others those that are Signaled.
@@ -152,12 +191,17 @@ const (
 	Inlined  uint32 = C.TV_SEND_INLINE // the processor copies the bytes into the request: never memory of a device
 )
 
-// Post hands a chain of requests over, Batch at most, in one crossing. It returns how many the device took.
-func (p *Pair) Post(chain []WR) (int, error) {
+// Post hands the first n requests of the pair's chain over, in one crossing. It returns how many the device took. A
+// request is free to be changed then. One goroutine at a time uses the chain.
+func (p *Pair) Post(n int) (int, error) {
 	var posted C.int
-	r := C.tv_post(p.c, (*C.tv_request)(unsafe.Pointer(unsafe.SliceData(chain))), C.int(len(chain)), &posted)
+	r := C.tv_post(p.c, (*C.tv_request)(unsafe.Pointer(unsafe.SliceData(p.Chain))), C.int(n), &posted)
 	return int(posted), failure("post", r)
 }
 
 // Close ends the pair, as Reset does before.
-func (p *Pair) Close() error { return failure("close a queue pair", C.tv_qp_end(p.l, p.c)) }
+func (p *Pair) Close() error {
+	C.free(unsafe.Pointer(unsafe.SliceData(p.Chain)))
+	p.Chain = nil
+	return failure("close a queue pair", C.tv_qp_end(p.l, p.c))
+}

@@ -90,8 +90,8 @@ func (s *Side) Connect(to Place, _ *bool) error {
 // Move carries a transfer out, and returns the status of its completion.
 func (s *Side) Move(m Transfer, status *verbs.Status) error {
 	at := uint64(addressOf(s.bytes))
-	_, err := s.pair.Post([]verbs.WR{{Local: at, LKey: s.memory.LKey, Op: m.Op, Remote: m.To.Addr, RKey: m.To.RKey,
-		Length: sideBytes, Flags: verbs.Signaled}})
+	_, err := post(s.pair, verbs.WR{Local: at, LKey: s.memory.LKey, Op: m.Op, Remote: m.To.Addr, RKey: m.To.RKey,
+		Length: sideBytes, Flags: verbs.Signaled})
 	some := make([]verbs.WC, 1)
 	for n, late := 0, time.Now().Add(forked.Patience); err == nil && n == 0; *status = some[0].Status {
 		if n, err = s.queue.Poll(some); time.Now().After(late) {

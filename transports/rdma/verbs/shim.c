@@ -245,19 +245,21 @@ int tv_qp_query(tv_library *l, struct tv_qp *qp, struct tv_qp_attr *a) {
 	return failed(l->ibv_query_qp(qp, a, (1 << 21) - 1, &init));
 }
 
-int tv_post(struct tv_qp *qp, const tv_request *list, int n, int *posted) {
-	struct tv_send_wr wr[TV_BATCH], *bad = NULL;
-	struct tv_sge sge[TV_BATCH];
-	if (n > TV_BATCH)
-		n = TV_BATCH;
-	for (int i = 0; i < n; i++) {
-		const tv_request *r = &list[i];
-		sge[i] = (struct tv_sge){r->local, r->length, r->lkey};
-		wr[i] = (struct tv_send_wr){.wr_id = r->id, .next = i + 1 < n ? &wr[i + 1] : NULL, .sg_list = &sge[i],
-			.num_sge = r->length ? 1 : 0, .opcode = r->opcode, .send_flags = r->flags,
-			.remote_addr = r->remote, .rkey = r->rkey};
+/* tv_chain_new makes TV_BATCH empty requests that are linked, for free. */
+tv_request *tv_chain_new(void) {
+	tv_request *list = calloc(TV_BATCH, sizeof *list);
+	for (int i = 0; list && i < TV_BATCH; i++) {
+		list[i].wr.next = i + 1 < TV_BATCH ? &list[i + 1].wr : NULL;
+		list[i].wr.sg_list = &list[i].range;
 	}
-	int result = qp->context->ops.post_send(qp, wr, &bad);
-	*posted = result && bad ? (int)(bad - wr) : result ? 0 : n;
+	return list;
+}
+
+int tv_post(struct tv_qp *qp, tv_request *chain, int n, int *posted) {
+	struct tv_send_wr *last = &chain[n - 1].wr, *next = last->next, *bad = NULL;
+	last->next = NULL;
+	int result = qp->context->ops.post_send(qp, &chain->wr, &bad);
+	last->next = next;
+	*posted = result && bad ? (int)((tv_request *)(void *)bad - chain) : result ? 0 : n;
 	return failed(result);
 }

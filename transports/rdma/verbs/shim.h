@@ -1,4 +1,5 @@
-/* What the Go side calls. Each function is one crossing; none allocates but tv_load, and none keeps a pointer. */
+/* What the Go side calls. Each function is one crossing. None allocates but tv_load and tv_chain_new, and none
+ * keeps a pointer. */
 #ifndef TENT_VERBS_SHIM_H
 #define TENT_VERBS_SHIM_H
 
@@ -16,9 +17,9 @@ typedef struct tv_library { /* the library's functions */
 #undef X
 } tv_library;
 
-typedef struct { /* a work request, as verbs.WR */
-	uint64_t id, local, remote;
-	uint32_t length, lkey, rkey, opcode, flags, blank;
+typedef struct { /* a work request with its one range, as verbs.WR */
+	struct tv_send_wr wr;
+	struct tv_sge range;
 } tv_request;
 
 typedef struct { /* a completion, as verbs.WC */
@@ -61,6 +62,7 @@ int tv_qp_state(tv_library *, struct tv_qp *, int state);
 int tv_qp_init(tv_library *, struct tv_qp *, const tv_path *);
 int tv_qp_connect(tv_library *, struct tv_qp *, const tv_path *);
 int tv_qp_query(tv_library *, struct tv_qp *, struct tv_qp_attr *);
-int tv_post(struct tv_qp *, const tv_request *, int n, int *posted);
+tv_request *tv_chain_new(void);
+int tv_post(struct tv_qp *, tv_request *chain, int n, int *posted);
 
 #endif

@@ -9,7 +9,8 @@
 //
 // Only shim.c calls the library, by the binary interface that abi.h declares. Builds need no rdma headers: a test
 // compares the declarations with the real header. Pair.Post takes a chain of at most Batch work requests in one
-// crossing, Queue.Poll as many completions. Neither allocates, and no pointer of Go is kept on the other side.
+// crossing, Queue.Poll as many completions. Neither allocates, and no pointer of Go is kept on the other side. A pair's
+// chain is memory of C, where work requests are written in the library's own form.
 //
 // # Threads
 //

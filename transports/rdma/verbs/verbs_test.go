@@ -194,7 +194,7 @@ func TestChainsMoveTheirBytesAndNoOthers(t *testing.T) {
 				Remote: uint64(there.Addr)%4096 + at + i*length, RKey: other.RKey, Length: uint32(length)})
 		}
 		chain[n-1].Flags = verbs.Signaled
-		posted, err := a.pair.Post(chain)
+		posted, err := post(a.pair, chain...)
 		require.NoError(t, err)
 		require.Equal(t, n, posted)
 		end := a.await(1)
@@ -206,6 +206,14 @@ func TestChainsMoveTheirBytesAndNoOthers(t *testing.T) {
 	}
 	require.NoError(t, here.CheckBands())
 	require.NoError(t, there.CheckBands())
+}
+
+// post posts requests by the pair's chain.
+func post(p *verbs.Pair, list ...verbs.WR) (int, error) {
+	for i := range list {
+		p.Chain[i].Like(&list[i])
+	}
+	return p.Post(len(list))
 }
 
 // TestTheFakeIsAsStrictAsANIC breaks one rule after the other; each has its status, and no byte moves.
@@ -233,7 +241,7 @@ func TestTheFakeIsAsStrictAsANIC(t *testing.T) {
 			each.change(&wr)
 			behind := wr
 			behind.ID = 6
-			_, err := a.pair.Post([]verbs.WR{wr, behind})
+			_, err := post(a.pair, wr, behind)
 			require.NoError(t, err)
 			list := a.await(2)
 			require.Equal(t, []verbs.Status{each.status, verbs.Flushed}, []verbs.Status{list[0].Status, list[1].Status})
@@ -248,7 +256,7 @@ func TestTheFakeIsAsStrictAsANIC(t *testing.T) {
 func TestASendQueueHasItsRoom(t *testing.T) {
 	_, a, _ := twoSides(t)
 	chain := make([]verbs.WR, 20)
-	posted, err := a.pair.Post(chain)
+	posted, err := post(a.pair, chain...)
 	require.True(t, errors.Is(err, syscall.ENOMEM), "%v", err)
 	require.Equal(t, 16, posted)
 }
@@ -272,12 +280,12 @@ func TestALateWriteIsPushedByARead(t *testing.T) {
 	there.Fill(1, 0, 4096)
 	own, other := a.register(here, uint64(here.Addr), 1), b.register(there, 0, 7)
 	wr := verbs.WR{Local: uint64(here.Addr), LKey: own.LKey, RKey: other.RKey, Length: 4000, Flags: verbs.Signaled}
-	_, err := a.pair.Post([]verbs.WR{wr})
+	_, err := post(a.pair, wr)
 	require.NoError(t, err)
 	require.Equal(t, verbs.Success, a.await(1)[0].Status)
 	require.NoError(t, there.Check(1, 0, 0, 4096), "acknowledged, and not placed")
 	wr.Op, wr.Length, wr.Local = verbs.OpRead, 8, wr.Local+4088
-	_, err = a.pair.Post([]verbs.WR{wr})
+	_, err = post(a.pair, wr)
 	require.NoError(t, err)
 	require.Equal(t, verbs.Success, a.await(1)[0].Status)
 	require.NoError(t, there.Check(2, 0, 0, 4000))
@@ -296,10 +304,10 @@ func BenchmarkPost(b *testing.B) {
 	pair, err := d.NewPair(queue, verbs.Room{Requests: 8192})
 	require.NoError(b, err)
 	require.NoError(b, pair.Fail()) // requests come back flushed: the crossings and nothing else
-	chain, into := make([]verbs.WR, verbs.Batch), make([]verbs.WC, verbs.Batch)
+	into := make([]verbs.WC, verbs.Batch)
 	b.ReportAllocs()
 	for b.Loop() {
-		_, _ = pair.Post(chain)
+		_, _ = pair.Post(verbs.Batch)
 		_, _ = queue.Poll(into)
 	}
 	require.NoError(b, pair.Close())
