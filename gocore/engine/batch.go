@@ -100,9 +100,9 @@ func (e *Engine) quieten(c *Call) bool {
 }
 
 // launch sends the tasks that were just enqueued, as far as the rails take them. The caller holds e.mu, which is
-// released.
-func (e *Engine) launch(quiet bool) {
-	e.step()
+// released, and has read the time under it.
+func (e *Engine) launch(quiet bool, now clock.Time) {
+	e.stepAt(now)
 	e.unlockAndDrain()
 	if quiet {
 		arm(e.pollers)
@@ -110,12 +110,11 @@ func (e *Engine) launch(quiet bool) {
 }
 
 // enqueue hands tasks to the core. The caller holds e.mu.
-func (e *Engine) enqueue(b *batch, c *Call) (int, *errs.Error) {
+func (e *Engine) enqueue(b *batch, c *Call, now clock.Time) (int, *errs.Error) {
 	if err := e.admit(b, c); err != nil {
 		return 0, err
 	}
 	id := b.id
-	now := clock.Now()
 	if err := e.hold(c); err != nil {
 		return 0, err
 	}

@@ -252,16 +252,17 @@ func (e *Engine) start(c *Call) (dispatch.BatchID, error) {
 	}
 	quiet := e.quieten(c)
 	e.mu.Lock()
+	now := clock.Now()
 	b, err := e.newBatch(max(1, len(c.specs)))
 	id := dispatch.BatchID(0)
 	if err == nil {
 		id = b.id
 		e.page.publish(id, dispatch.Completed, 0, 0, 0)
-		if _, err = e.enqueue(b, c); err != nil {
+		if _, err = e.enqueue(b, c, now); err != nil {
 			e.release(b)
 		}
 	}
-	e.launch(quiet)
+	e.launch(quiet, now)
 	if err != nil {
 		return 0, err
 	}
@@ -279,11 +280,12 @@ func (e *Engine) submit(id dispatch.BatchID, c *Call) (first int, err error) {
 	}
 	quiet := e.quieten(c)
 	e.mu.Lock()
+	now := clock.Now()
 	b, failure := e.lookup(id)
 	if failure == nil {
-		first, failure = e.enqueue(b, c)
+		first, failure = e.enqueue(b, c, now)
 	}
-	e.launch(quiet)
+	e.launch(quiet, now)
 	if failure != nil {
 		return 0, failure
 	}

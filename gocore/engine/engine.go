@@ -69,6 +69,7 @@ type Engine struct {
 	credentials *security.Credentials
 	protection  transport.Protection // of bytes between hosts, at least
 	cores       int
+	passed      atomic.Int64  // when a waiter last passed Go's scheduler, see passScheduler
 	busyPoll    time.Duration // least time that a wait spins; see spinLimit
 	stall       time.Duration
 	log         *slog.Logger

@@ -70,7 +70,7 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 	if err == nil && e.closing { // Close has cancelled the requests that it found before
 		_, err = e.core.Cancel(b.id, first, len(c.specs), now)
 	}
-	e.launch(false)
+	e.launch(false, clock.Now())
 	return id, first, true, err
 }
 

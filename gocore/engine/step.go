@@ -62,8 +62,10 @@ func (e *Engine) runSteps() {
 func (e *Engine) due() bool { return e.inbox.filled.Load() || e.again.Load() }
 
 // step feeds the inbox to the core and queues the effects that the core returns. The caller holds e.mu.
-func (e *Engine) step() {
-	now := clock.Now()
+func (e *Engine) step() { e.stepAt(clock.Now()) }
+
+// stepAt is step for a caller that has read the time under e.mu.
+func (e *Engine) stepAt(now clock.Time) {
 	if e.inbox.filled.Load() {
 		e.inbox.swap(&e.taken)
 		e.core.Refuse(e.taken.refused, now)

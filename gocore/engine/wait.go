@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -45,12 +46,12 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 	start := clock.Now()
 	end := start.Add(timeout)
 	short := e.endsSoon(id, start)
-	state = e.spin(id, start.Add(min(timeout, e.spinLimit(short))), end)
+	state, now := e.spin(id, start, start.Add(min(timeout, e.spinLimit(short))), end)
 	arm(e.copiers) // before it parks: from now on workers carry out the queued copies
 	if state.Terminal() {
 		arm(e.pollers)
 	} else {
-		state = e.park(id, end)
+		state = e.park(id, now, end)
 	}
 	if short && state.Terminal() {
 		e.learn(clock.Now().Sub(start))
@@ -110,19 +111,23 @@ func (e *Engine) spinLimit(short bool) time.Duration {
 	return max(spinMost, e.busyPoll)
 }
 
-// spin polls the transports until the batch has ended, or until passes in which nothing was found, or end has come.
-func (e *Engine) spin(id dispatch.BatchID, until, end clock.Time) dispatch.State {
-	state := e.page.state(id)
+// spin polls the transports until the batch has ended, or until passes in which nothing was found, or end has come. It
+// returns the latest time that it has read: where it looks only once, that of the start.
+func (e *Engine) spin(id dispatch.BatchID, now, until, end clock.Time) (dispatch.State, clock.Time) {
+	state, once := e.page.state(id), until <= now
 	looks := spin.Looks{Company: &e.company}
 	for !state.Terminal() && len(e.pollers)+len(e.copiers) > 0 {
 		found, copied := e.look()
-		now := clock.Now()
+		if found+copied == 0 && once {
+			break
+		}
+		now = clock.Now()
 		if found+copied > 0 {
 			looks.Found()
 			e.runSteps()
 		}
 		if copied > 0 {
-			until = max(until, now.Add(spinLast))
+			until, once = max(until, now.Add(spinLast)), false
 		}
 		state = e.page.state(id)
 		if now >= end || (found+copied == 0 && now >= until) {
@@ -132,7 +137,7 @@ func (e *Engine) spin(id dispatch.BatchID, until, end clock.Time) dispatch.State
 			until = now
 		}
 	}
-	return state
+	return state, now
 }
 
 // learn keeps the usual length of short waits, as an EWMA (exponentially weighted moving average) with weight 1/8.
@@ -142,9 +147,9 @@ func (e *Engine) learn(took time.Duration) {
 }
 
 // park sleeps until the batch has ended or until has come. It sleeps in the kernel while answers are expected on
-// descriptors of transports, else until the batch's end wakes it. The caller has polled; all are armed on every way
-// out.
-func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
+// descriptors of transports, else until the batch's end wakes it. The caller has polled and read the time; all are
+// armed on every way out.
+func (e *Engine) park(id dispatch.BatchID, now, until clock.Time) dispatch.State {
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil || b.ended {
@@ -156,7 +161,7 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	b.waiters = append(b.waiters, w)
 	e.unlockAndDrain()
 
-	unexpected := e.parkInKernel(id, w, until)
+	unexpected := e.parkInKernel(id, w, now, until)
 	arm(e.pollers)
 	if unexpected {
 		w.timer.Reset(max(0, until.Sub(clock.Now())))
@@ -172,22 +177,39 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 
 // parkInKernel returns true when nothing is expected on any descriptor although the batch is pending and there is time
 // left.
-func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) (more bool) {
+func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, now, until clock.Time) (more bool) {
 	if len(e.parkers) == 0 || w.signal == nil {
 		return true
 	}
 	for {
+		e.passScheduler(now)
 		w.parked.Store(true) // before the look: from now on the end of the batch writes the signal
-		left := until.Sub(clock.Now())
+		left := until.Sub(now)
 		if left <= 0 || e.page.state(id).Terminal() {
 			w.parked.Store(false)
 			return false
 		}
 		expected := e.sleep(w, left)
 		e.runSteps()
-		if !expected {
-			return !e.page.state(id).Terminal()
+		if ended := e.page.state(id).Terminal(); ended || !expected {
+			return !ended
 		}
+		now = clock.Now()
+	}
+}
+
+// passEvery is the time after which a thread that waits passes Go's scheduler. Go's monitor preempts a thread that has
+// not done so for twice as long (forcePreemptNS).
+const passEvery = 5 * time.Millisecond
+
+// passScheduler makes the calling goroutine pass Go's scheduler now and then, where the process has one processor. One
+// that makes nothing but system calls never does. The runtime's monitor then takes its P away in the next call, and
+// keeps looking every 20 µs. With a second processor nobody pays for these looks, and yielding costs a caller from
+// Python 70 µs.
+func (e *Engine) passScheduler(now clock.Time) {
+	if last := e.passed.Load(); e.cores < 2 && now.Sub(clock.Time(last)) >= passEvery &&
+		e.passed.CompareAndSwap(last, int64(now)) {
+		runtime.Gosched()
 	}
 }
 

@@ -260,7 +260,7 @@ func TestTheEndOfABatchWakesASleeperAtAnyMoment(t *testing.T) {
 		watched.round = round
 		e.page.publish(id(round), dispatch.Pending, 0, 1, 0)
 		begun.Store(round)
-		e.parkInKernel(id(round), w, until)
+		e.parkInKernel(id(round), w, clock.Now(), until)
 		for ended.Load() < round {
 			runtime.Gosched()
 		}
@@ -312,12 +312,36 @@ func TestASleeperThatReadsItsOwnEndRaisesNoSignal(t *testing.T) {
 	const id = dispatch.BatchID(1) << 32
 	e.page.publish(id, dispatch.Pending, 0, 1, 0)
 	e.parkers = []transport.Parker{&finder{w, answer, func() { e.page.publish(id, dispatch.Completed, 0, 0, 1) }}}
-	require.False(t, e.parkInKernel(id, w, clock.Now().Add(time.Hour)))
+	require.False(t, e.parkInKernel(id, w, clock.Now(), clock.Now().Add(time.Hour)))
 	set := []unix.PollFd{{Fd: int32(w.signal.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(set, 0)
 	require.NoError(t, err)
 	require.Zero(t, n, "the thread was awake")
 	require.False(t, w.parked.Load())
+}
+
+// TestAWaitOnOneProcessorPassesTheSchedulerNowAndThen: a goroutine that is ready runs then.
+func TestAWaitOnOneProcessorPassesTheSchedulerNowAndThen(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	e := &Engine{cores: 1}
+	runs := func(now clock.Time) bool {
+		var ran atomic.Bool
+		done := make(chan struct{})
+		go func() { ran.Store(true); close(done) }()
+		e.passScheduler(now)
+		has := ran.Load()
+		<-done
+		return has
+	}
+	start := clock.Now()
+	require.True(t, runs(start))
+	require.True(t, runs(start.Add(passEvery)))
+	require.Equal(t, int64(start.Add(passEvery)), e.passed.Load())
+	e.passScheduler(start.Add(2*passEvery - 1))
+	require.Equal(t, int64(start.Add(passEvery)), e.passed.Load(), "not yet")
+	e.cores = 2
+	e.passScheduler(start.Add(time.Hour))
+	require.Equal(t, int64(start.Add(passEvery)), e.passed.Load(), "there is another processor")
 }
 
 // TestAWaitSpinsForTheTimeOfTheSettingBesideAnyPrediction covers both rules: the prediction decides without the
