@@ -79,7 +79,7 @@ func (e *shimEnd) await(n int) (list []verbs.WC) {
 		if len(list) < n && got == 0 {
 			limit := unix.NsecToTimespec(int64(time.Second))
 			_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(e.bell.Fd()), Events: unix.POLLIN}}, &limit, nil)
-			e.bell.Drain()
+			e.bell.Drain(1)
 		}
 	}
 	return list

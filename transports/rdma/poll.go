@@ -211,7 +211,7 @@ func (d *device) hear(hears bool) {
 // answer quiets the bell and takes all completions that made it ring.
 func (d *device) answer(b *bell) {
 	d.pollMu.Lock()
-	if !d.closed && b.Drain() > 0 {
+	if !d.closed && b.Drain(len(d.queues())) > 0 {
 		d.armed = false
 	}
 	d.pollMu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -122,4 +123,27 @@ func TestPostingsBehindTheLastRingRing(t *testing.T) {
 	for _, end := range r.c.Wait(t, list...) {
 		require.Nil(t, end.Err)
 	}
+}
+
+// TestARingIsTakenByOneCall counts the calls by which sleepers take the rings of their slices: each reads a descriptor.
+func TestARingIsTakenByOneCall(t *testing.T) {
+	r := newRig(t, overOne)
+	r.works(t)
+	tr := r.a.Transport.(*Transport)
+	r.f.Control(t, "delay 2000")
+	const slices = 8
+	before := r.f.Control(t, "drains")
+	for i := range uint64(slices) {
+		list := tr.Watch(nil)
+		tr.Arm()
+		s := r.slice(t, r.c.Rail(t), i*4096, 4096)
+		require.Equal(t, 1, r.c.Send(s))
+		set := []unix.PollFd{{Fd: list[0].Fd, Events: unix.POLLIN}}
+		await(t, "the ring", func() bool { _, err := unix.Poll(set, 100); return err == nil && set[0].Revents != 0 })
+		list[0].Ready = set[0].Revents
+		tr.Woken(list)
+		tr.Arm()
+		require.Nil(t, r.c.Wait(t, s)[0].Err)
+	}
+	require.Equal(t, slices, r.f.Control(t, "drains")-before)
 }

@@ -143,11 +143,12 @@ int tv_poll(struct tv_cq *cq, tv_ended *out, int most) {
 	return n;
 }
 
-int tv_drain(tv_library *l, struct tv_channel *h) { /* takes all events of a channel; returns their number */
+/* tv_drain takes the events of a channel, most at most, and returns their number. */
+int tv_drain(tv_library *l, struct tv_channel *h, int most) {
 	struct tv_cq *cq;
 	void *context;
 	int n = 0;
-	while (l->ibv_get_cq_event(h, &cq, &context) == 0) {
+	while (n < most && l->ibv_get_cq_event(h, &cq, &context) == 0) {
 		l->ibv_ack_cq_events(cq, 1);
 		n++;
 	}

@@ -51,7 +51,7 @@ struct tv_cq *tv_cq_new(tv_library *, struct tv_context *, int entries, struct t
 int tv_cq_end(tv_library *, struct tv_cq *);
 int tv_arm(struct tv_cq *);
 int tv_poll(struct tv_cq *, tv_ended *, int most);
-int tv_drain(tv_library *, struct tv_channel *);
+int tv_drain(tv_library *, struct tv_channel *, int most);
 int tv_event(tv_library *, struct tv_context *, uint32_t *type, uint32_t *about);
 struct tv_pd *tv_pd_new(tv_library *, struct tv_context *);
 int tv_pd_end(tv_library *, struct tv_pd *);

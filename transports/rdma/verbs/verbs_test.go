@@ -152,7 +152,7 @@ func (s *side) await(n int) (list []verbs.WC) {
 		if list = append(list, some[:got]...); got == 0 && len(list) < n {
 			limit := unix.NsecToTimespec(int64(time.Second))
 			_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(s.bell.Fd()), Events: unix.POLLIN}}, &limit, nil)
-			s.bell.Drain()
+			s.bell.Drain(1)
 		}
 	}
 	return list

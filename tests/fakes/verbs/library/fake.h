@@ -105,7 +105,7 @@ struct knobs {
 	int devices, gids;        /* gids of the four addresses of a device are shown */
 };
 extern struct knobs knobs;
-extern struct counts { long objects, posts, requests, reads, writes, bytes, inlined, relaxed, channels, events, overflows, pairs, arms,
+extern struct counts { long objects, posts, requests, reads, writes, bytes, inlined, relaxed, channels, events, drains, overflows, pairs, arms,
 	registrations, registered; } counts;
 
 void begin(void);        /* starts the wire, once */

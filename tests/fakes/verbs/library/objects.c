@@ -339,6 +339,7 @@ int ibv_destroy_cq(struct tv_cq *public) {
 }
 
 int ibv_get_cq_event(struct tv_channel *h, struct tv_cq **cq, void **context) {
+	__atomic_fetch_add(&counts.drains, 1, __ATOMIC_RELAXED);
 	if (read(h->fd, cq, sizeof *cq) != sizeof *cq)
 		return -1;
 	*context = (*cq)->cq_context;

@@ -326,7 +326,7 @@ static long knob(const char *what, long value) {
 		{"posts", &counts.posts}, {"requests", &counts.requests}, {"reads", &counts.reads},
 		{"writes", &counts.writes}, {"bytes", &counts.bytes}, {"overflows", &counts.overflows},
 		{"pairs", &counts.pairs}, {"inlined", &counts.inlined}, {"relaxed", &counts.relaxed},
-		{"channels", &counts.channels}, {"arms", &counts.arms},
+		{"channels", &counts.channels}, {"arms", &counts.arms}, {"drains", &counts.drains},
 		{"registrations", &counts.registrations}, {"registered", &counts.registered}};
 	for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
 		if (!strcmp(what, ints[i].name)) {
