@@ -50,11 +50,11 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 	arm(e.copiers) // before it parks: from now on workers carry out the queued copies
 	if state.Terminal() {
 		arm(e.pollers)
-	} else {
-		state = e.park(id, now, end)
+	} else if state = e.park(id, now, end); short {
+		now = clock.Now()
 	}
 	if short && state.Terminal() {
-		e.learn(clock.Now().Sub(start))
+		e.learn(now.Sub(start))
 	}
 	return state
 }
