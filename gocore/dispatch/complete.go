@@ -138,6 +138,7 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 		r.carried += delivered
 		if !withdrawn { // else it was asked for, and its answer may have come another way
 			c.peerSpoke(r.link.peer, c.awake(now), now) // before the meter learns from its silence
+			c.endStandstill(r, a, c.awake(now))
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
 			r.device.noteDelivery(r, a, delivered, took, now)
 			if bytes, full := r.meter.TakeFull(); full > 0 {
@@ -264,7 +265,7 @@ func (c *Core) signOfLife(r *railState, now clock.Time) {
 	r.heard = c.awake(now)
 	r.link.peer.heard = r.heard
 	c.peerSpoke(r.link.peer, r.heard, now)
-	r.asked, r.judged = false, 0
+	r.asked, r.judged, r.pardoned = false, 0, false
 	if r.life.State() != rail.Suspected {
 		return
 	}

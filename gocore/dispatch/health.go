@@ -246,6 +246,7 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 	if state == rail.Suspected {
 		r.meter.HalveRate()
 	}
+	c.endStandstill(r, r.flight.First(), c.awake(now))
 	c.signOfLife(r, now) // of its peer, too, which is not silent while a paused rail answers
 	if state != rail.Suspected {
 		c.observe(r, rail.Proved, now)

@@ -88,6 +88,7 @@ type railState struct {
 	life       rail.Life     // its state; Core.observe changes it
 	full       bool          // backpressure: it took less than it was given; ends with Ready
 	asked      bool          // a question for signs of life is under way, see suspect.go
+	pardoned   bool          // since its last sign of life, see standstill.go
 	judged     time.Duration // the longest silence since the last sign of life that was judged
 	vectors    bool          // takes slices of many pieces
 	nics       uint64        // bits of Options.Devices that mean its NIC
@@ -281,7 +282,7 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	}
 	r.bytesWhole = r.bytesMax
 	r.meter.Reset(info.Bandwidth)
-	r.meter.Except(&c.lost)
+	r.meter.Except(&c.lost, &l.peer.stood)
 	r.pace.Reset(info.Bandwidth)
 	r.timer.Owner.rail = r
 	r.nics = c.nicsOf(&info)
@@ -395,6 +396,7 @@ func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	c.wakeUp(now)
 	if r := c.rail(id, which); r != nil {
 		r.noted, r.link.delivered = now, now
+		c.endStandstill(r, r.flight.First(), c.awake(now))
 		c.signOfLife(r, now)
 		r.meter.Spoke(now)
 	}

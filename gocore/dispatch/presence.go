@@ -34,6 +34,7 @@ type peer struct {
 	heard    clock.Time    // last packet on any rail, by the detector's clock
 	spoke    clock.Time    // last sign of its process, by the detector's clock
 	moved    clock.Time    // last progress of bytes, by the detector's clock
+	stood    clock.Time    // time in all of its standstills, see standstill.go
 	expected clock.Time    // since when it owes an answer, by the detector's clock
 	asked    bool          // its busy rails were asked for signs of life
 	timer    timer         // armed while it owes an answer
@@ -314,6 +315,7 @@ func (c *Core) Liveness(q Question, signs transport.Signs, now clock.Time) {
 	heard := clock.Time(0)
 	if signs.Heard != 0 {
 		heard = c.awake(signs.Heard)
+		c.endStandstill(r, r.flight.First(), heard)
 		p.heard = max(p.heard, heard)
 	}
 	if r.life.State() == rail.Suspected { // only the rail's own answers clear it

@@ -25,9 +25,9 @@ import (
 // late, and waits while the peer is silent.
 //
 // The expected silence is the longer of two times (rail.Meter.Silence): the longest recent silence of the busy rail,
-// and its next slice at its rate. So where a peer gets its processor late, rails are silent for longer, and doubt
-// learns. Silence while this process was not let run teaches nothing: three times one such pause would be the time for
-// which the next rail that breaks is trusted.
+// and its next slice at its rate. So where answers of a rail come late, doubt learns. Silence while this process was
+// not let run teaches nothing, nor does one of all rails at once (standstill.go): three times one such pause would
+// be the time for which the next rail that breaks is trusted.
 
 // misjudgedWithin bounds the time after a suspicion in which a sign of life means that such silence is usual. A rail
 // that speaks again so soon was late, not broken.

@@ -75,15 +75,15 @@ type Meter struct {
 	probePause clock.Time
 	before     float64 // rate when it began
 
-	usual   time.Duration // time of a slice, EWMA
-	ahead   float64       // bytes in flight when it was posted, its own included, EWMA
-	silence float64       // ns; the longest between two signs of life while busy that the rate does not explain, fading
-	heard   clock.Time    // last sign of life
-	spoke   clock.Time    // the same in awake time
-	stopped *clock.Time   // see Except; nil: never
-	since   clock.Time    // start of the sample; 0 while idle
-	bytes   uint64        // delivered in the sample
-	slices  uint64        // that brought them
+	usual   time.Duration  // time of a slice, EWMA
+	ahead   float64        // bytes in flight when it was posted, its own included, EWMA
+	silence float64        // ns; the longest while busy that the rate does not explain, fading
+	heard   clock.Time     // last sign of life
+	spoke   clock.Time     // the same in awake time
+	stopped [2]*clock.Time // see Except; nil: never
+	since   clock.Time     // start of the sample; 0 while idle
+	bytes   uint64         // delivered in the sample
+	slices  uint64         // that brought them
 
 	fullBytes uint64 // of samples for TakeFull
 	fullTime  time.Duration
@@ -99,15 +99,17 @@ func (m *Meter) Reset(rate float64) {
 	m.probePause = bandwidthPauseLeast
 }
 
-// Except names the time, in all, for which this process was not let run; the caller lets it grow. Silence of that time
-// is nobody's and teaches nothing.
-func (m *Meter) Except(stopped *clock.Time) { m.stopped = stopped }
+// Except names the times, in all, for which this process and the peer's were not let run; nil: not known. The caller
+// lets them grow. Silence of these times is nobody's and teaches nothing.
+func (m *Meter) Except(here, there *clock.Time) { m.stopped = [2]*clock.Time{here, there} }
 
 func (m *Meter) awake(now clock.Time) clock.Time {
-	if m.stopped == nil {
-		return now
+	for _, stopped := range m.stopped {
+		if stopped != nil {
+			now -= *stopped
+		}
 	}
-	return now - *m.stopped
+	return now
 }
 
 // Begin is called when the idle rail gets its first slice.

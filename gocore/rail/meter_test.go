@@ -140,7 +140,7 @@ func TestSilenceWhileThisProcessWasStoppedTeachesNothing(t *testing.T) {
 	var m Meter
 	m.Reset(0)
 	var stopped clock.Time
-	m.Except(&stopped)
+	m.Except(&stopped, nil)
 	now := deliver(&m, 50e6, 64<<10, 1000, true, clock.Time(time.Second))
 	usual := m.Silence(64 << 10)
 	const stop, own = 40 * time.Millisecond, 9 * time.Millisecond
