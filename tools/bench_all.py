@@ -4,7 +4,9 @@ bench_all.py [--only NAME ...]
 
 A benchmark that needs what this machine lacks (root, fio, other engines) fails by its name; the others go on. The
 output is in build/bench-all/NAME.log. A row became worse if its 95 % interval lies wholly beyond that of the table
-that was there before, so two tables of different machines say little.
+that was there before, so two tables of different machines say little. Where one has no interval, as those of Go
+benchmarks, it became worse if it reached its target then and does not now. The numbers of rows that were compared in
+either way, and of those that were not, are said for each table.
 """
 
 from __future__ import annotations
@@ -75,15 +77,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs every benchmark and renews docs/performance.")
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), metavar="NAME")
     args = parser.parse_args()
-    failed, worse = [], []
+    failed, worse, compared = [], [], []
     for name in args.only:
         path = FOLDER / f"{name}.json"
         then = previous(path)
         if run(name):
             failed.append(name)
         elif then is not None:
-            worse += [f"{name}: {line}" for line in table.slower(then, table.read(path))]
+            now = table.read(path)
+            worse += [f"{name}: {line}" for line in table.slower(then, now)]
+            compared.append(f"{name}: {table.compared(then, now)}")
     docs_tables.main([])
+    print("\n".join(["compared with the run before:", *compared] if compared else ["nothing to compare with"]))
     print("\n".join(["worse than before:", *worse] if worse else ["no row became worse"]))
     if failed:
         print(f"failed: {', '.join(failed)}")

@@ -103,6 +103,26 @@ def entry(fields: dict[str, Any]) -> Entry:
     return Entry(**fields, interval=None if interval is None else (interval[0], interval[1]))
 
 
+def by_interval(then: Entry | Reported | None, row: Entry | Reported) -> bool:
+    """Whether both runs have an interval of the row. Benchmarks in Go have none, and older files neither."""
+    return isinstance(row, Entry) and isinstance(then, Entry) and bool(row.interval and then.interval)
+
+
+def compared(old: Table, new: Table) -> str:
+    """How much the silence of `slower` says: the numbers of rows that it compares, and of those that it cannot."""
+    before = {row.name: row for row in old.rows}
+    intervals = sum(by_interval(before.get(row.name), row) for row in new.rows)
+    judged = {"yes", "no"}
+    targets = sum(
+        not by_interval(then, row) and {then.reached, row.reached} <= judged
+        for row in new.rows
+        if (then := before.get(row.name)) is not None
+    )
+    gone = len(before.keys() - {row.name for row in new.rows})
+    rest = len(new.rows) - intervals - targets
+    return f"{intervals} rows by intervals, {targets} by targets, {rest} not at all, {gone} are gone"
+
+
 def slower(old: Table, new: Table) -> list[str]:
     """The rows of a run that became worse: those with an interval that lies wholly beyond that of the older run, and
     those without one that reached their target then and do not now."""

@@ -47,6 +47,14 @@ def test_without_intervals_the_target_decides() -> None:
     ]
 
 
+def test_the_rows_that_nothing_is_said_about_are_counted() -> None:
+    old = of(entry("x", "≤ 1", (1, 2)), entry("y", "≤ 1", None), entry("z", "", None, ""), entry("gone", "≤ 1", None))
+    new = of(
+        entry("x", "≤ 1", (1, 2)), entry("y", "≤ 1", (1, 2)), entry("z", "", None, ""), entry("new", "≤ 1", (1, 2))
+    )
+    assert table.compared(old, new) == "1 rows by intervals, 1 by targets, 2 not at all, 1 are gone"
+
+
 def test_an_interval_survives_its_file(tmp_path: Path) -> None:
     of(entry("x", "≤ 1", (0.5, 2.0)), entry("y", "≤ 1", None)).write(tmp_path / "t.json")
     rows = table.read(tmp_path / "t.json").rows
