@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -12,6 +14,7 @@ import (
 // figures are those of several rounds of one kind of run.
 type figures struct {
 	p50, p99, late []time.Duration // of small requests
+	usual, slowest []Parts         // means of the middle tenth, and of those at and beyond the p99
 	flood, small   []float64       // bytes/s
 	stolen         []float64       // share of the time that the host of this machine gave to others
 }
@@ -21,7 +24,13 @@ func (f *figures) add(s *Seen, long time.Duration) {
 	took := append([]time.Duration(nil), s.Took...)
 	f.p50 = append(f.p50, report.Median(took))
 	f.p99 = append(f.p99, report.Quantile(took, 0.99))
-	f.late = append(f.late, report.Quantile(append([]time.Duration(nil), s.Late...), 0.99))
+	late := make([]time.Duration, len(s.Parts))
+	for i := range s.Parts {
+		late[i] = s.Parts[i].Late
+	}
+	f.late = append(f.late, report.Quantile(late, 0.99))
+	f.usual = append(f.usual, s.mean(report.Quantile(took, 0.45), report.Quantile(took, 0.55)))
+	f.slowest = append(f.slowest, s.mean(report.Quantile(took, 0.99), report.Quantile(took, 1)))
 	bytes := uint64(0)
 	for _, n := range s.Flooded {
 		bytes += n
@@ -29,6 +38,34 @@ func (f *figures) add(s *Seen, long time.Duration) {
 	f.flood = append(f.flood, float64(bytes)/long.Seconds())
 	f.small = append(f.small, float64(len(s.Took))*smallBytes/long.Seconds())
 	f.stolen = append(f.stolen, s.Stolen)
+}
+
+// mean is that of the parts of those small requests that took so long.
+func (s *Seen) mean(least, most time.Duration) (mean Parts) {
+	n := time.Duration(0)
+	for i, took := range s.Took {
+		if p := &s.Parts[i]; took >= least && took <= most {
+			n++
+			mean.Late, mean.Call = mean.Late+p.Late, mean.Call+p.Call
+			mean.Way, mean.Wake = mean.Way+p.Way, mean.Wake+p.Wake
+		}
+	}
+	n = max(n, 1)
+	return Parts{mean.Late / n, mean.Call / n, mean.Way / n, mean.Wake / n}
+}
+
+func (p Parts) String() string {
+	return fmt.Sprintf("late %s, call %s, way %s, wake-up %s", report.Short(p.Late), report.Short(p.Call),
+		report.Short(p.Way), report.Short(p.Wake))
+}
+
+// middle is the list's element of the median time.
+func middle(list []Parts) Parts {
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b Parts) int {
+		return cmp.Compare(a.Late+a.Call+a.Way+a.Wake, b.Late+b.Call+b.Way+b.Wake)
+	})
+	return list[len(list)/2]
 }
 
 // onlyCalm leaves the rounds in which the machine had its time in every run, and reports whether there are any; if not,
@@ -51,6 +88,7 @@ func onlyCalm(found map[string]*figures) bool {
 	}
 	for _, f := range found {
 		f.p50, f.p99, f.late = pick(f.p50, rounds), pick(f.p99, rounds), pick(f.late, rounds)
+		f.usual, f.slowest = pick(f.usual, rounds), pick(f.slowest, rounds)
 		f.flood, f.small, f.stolen = pick(f.flood, rounds), pick(f.small, rounds), pick(f.stolen, rounds)
 	}
 	return true
@@ -76,9 +114,8 @@ func doubted(rows []report.Row, isCalm bool) []report.Row {
 // tell prints the last run.
 func (f *figures) tell(name string) {
 	n := len(f.p99) - 1
-	report.Progress("  %-15s  flood %7.1f MB/s, HIGH p50 %s p99 %s, begun late p99 %s, stolen %.0f %%", name,
-		f.flood[n]/1e6,
-		report.Short(f.p50[n]), report.Short(f.p99[n]), report.Short(f.late[n]), 100*f.stolen[n])
+	report.Progress("  %-15s  flood %7.1f MB/s, stolen %.0f %%, HIGH p50 %s (%v), p99 %s (%v)", name,
+		f.flood[n]/1e6, 100*f.stolen[n], report.Short(f.p50[n]), f.usual[n], report.Short(f.p99[n]), f.slowest[n])
 }
 
 // against is the median over rounds of a ratio within each round.
@@ -112,6 +149,7 @@ var (
 	both     = arm{"HIGH beside LOW", dispatch.Low, true}
 	link     = arm{"the link", dispatch.High, false}
 	oneClass = arm{"all HIGH", dispatch.High, true}
+	floor    = arm{"HIGH beside plain sockets", -1, true} // over loopback: they share processors, and no rail
 )
 
 func (a arm) work(p place, op transport.Op, seed uint64) Work {
@@ -133,6 +171,9 @@ func beside(o options, p place, op transport.Op) ([]report.Row, error) {
 	}
 	defer w.close()
 	arms := []arm{alone, lowAlone, both, link, oneClass}
+	if !p.bed {
+		arms = append(arms, floor)
+	}
 	found := map[string]*figures{}
 	for round := range o.rounds {
 		report.Progress("%s %s round %d", p.name, label(op), round)
@@ -142,7 +183,17 @@ func beside(o options, p place, op transport.Op) ([]report.Row, error) {
 		done := make([][]Place, 1)
 		for i := range arms {
 			a := arms[(i+round)%len(arms)] // nobody always follows the same
-			seen, err := w.together(o.long, done, a.work(p, op, o.seed+uint64(round)))
+			var seen []*Seen
+			run := func() (err error) {
+				seen, err = w.together(o.long, done, a.work(p, op, o.seed+uint64(round)))
+				return err
+			}
+			var err error
+			if a == floor {
+				err = besidePlain(run)
+			} else {
+				err = run()
+			}
 			if err != nil {
 				return nil, fmt.Errorf("%s, round %d: %w", a.name, round, err)
 			}
@@ -166,7 +217,15 @@ func besideRows(prefix string, found map[string]*figures) []report.Row {
 	total := against(plus(busy.flood, busy.small), found[link.name].flood)
 	low := against(busy.flood, found[lowAlone.name].flood)
 	rate := report.Median(append([]float64(nil), found[link.name].flood...))
-	return []report.Row{
+	var floors []report.Row
+	if plain := found[floor.name]; plain != nil {
+		floors = append(floors, report.Beside(prefix+"p99 of HIGH beside LOW against that beside plain sockets",
+			times(beside, report.Median(plain.p99))),
+			report.Beside(prefix+"where HIGH was beside plain sockets",
+				fmt.Sprintf("%v in the middle tenth; %v in the slowest hundredth", middle(plain.usual),
+					middle(plain.slowest))))
+	}
+	return append([]report.Row{
 		report.Judge(prefix+"p99 of HIGH beside LOW against alone", times(beside, p99), "2 times", beside <= 2*p99),
 		report.Judge(prefix+"LOW and HIGH together against the link",
 			fmt.Sprintf("%.1f %% of %.0f MB/s", 100*total, rate/1e6), "at least 95 %", total >= 0.95),
@@ -176,7 +235,11 @@ func besideRows(prefix string, found map[string]*figures) []report.Row {
 			times(report.Median(busy.p50), report.Median(quiet.p50))),
 		report.Beside(prefix+"of the p99s, until the call was made", fmt.Sprintf("%s beside, %s alone",
 			report.Short(report.Median(busy.late)), report.Short(report.Median(quiet.late)))),
-	}
+		report.Beside(prefix+"where the middle tenth of HIGH was, on average",
+			fmt.Sprintf("%v beside; %v alone", middle(busy.usual), middle(quiet.usual))),
+		report.Beside(prefix+"where the slowest hundredth was",
+			fmt.Sprintf("%v beside; %v alone", middle(busy.slowest), middle(quiet.slowest))),
+	}, floors...)
 }
 
 func times(a, b time.Duration) string {

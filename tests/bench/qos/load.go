@@ -45,10 +45,18 @@ type Flood struct {
 // Seen is the record of the time between From and To.
 type Seen struct {
 	Took    []time.Duration // small requests, from the time at which they should have begun to their end
-	Late    []time.Duration // of that, until the call was made: the share of the operating system and of this program
+	Parts   []Parts         // of each
 	Flooded []uint64        // bytes acknowledged, by flood
 	Done    []Place         // places that were moved whole at least once, in order and without overlap
 	Stolen  float64         // share of the machine's time that its host gave to others
+}
+
+// Parts are where the time of a small request went. Their sum is its time.
+type Parts struct {
+	Late time.Duration // until the call was made: the share of the operating system and of this program
+	Call time.Duration // until it returned: the core's step, and the system calls of the bytes that have room
+	Way  time.Duration // until the core knew the end: queue, wire, the peer and its answer
+	Wake time.Duration // until the waiting goroutine ran again
 }
 
 // Place is a part of the region.
@@ -118,15 +126,17 @@ func (l *Load) Run(w Work, seen *Seen) error {
 
 // flood moves one place again and again.
 func (l *Load) flood(op transport.Op, class uint8, at Place, t *tally) {
-	for l.move(op, class, at, t) {
+	for l.move(op, class, at, t, &Parts{}) {
 	}
 }
 
-// move carries out one request and reports whether the next may follow.
-func (l *Load) move(op transport.Op, class uint8, at Place, t *tally) bool {
+// move carries out one request, notes where its time went, and reports whether the next may follow.
+func (l *Load) move(op transport.Op, class uint8, at Place, t *tally, parts *Parts) bool {
 	r := engine.Request{Terms: engine.Terms{Op: op, Class: class}, Source: l.Address(at.Offset), Length: at.Bytes,
 		Remote: engine.Remote{Segment: l.Segment, Offset: at.Offset}}
+	begun := clock.Now()
 	id, err := l.Engine.Move(&r)
+	called := clock.Now()
 	if err != nil {
 		t.fail(err)
 		return false
@@ -139,6 +149,10 @@ func (l *Load) move(op transport.Op, class uint8, at Place, t *tally) bool {
 		_, _ = l.Engine.Cancel(id, -1) // a batch that has ended meanwhile needs none
 	}
 	state := l.Engine.Wait(id, forked.Patience)
+	whole := clock.Now().Sub(begun)
+	parts.Call = called.Sub(begun)
+	known := min(max(l.Engine.Elapsed(id), parts.Call), whole)
+	parts.Way, parts.Wake = known-parts.Call, whole-known
 	sum, err := l.Engine.Summary(id)
 	t.mu.Lock()
 	delete(t.live, id)
@@ -207,7 +221,7 @@ func arrivals(w Work) (list []clock.Time) {
 // smalls begins each small request at its time. The goroutine that begins one waits for it.
 func (l *Load) smalls(w Work, t *tally, seen *Seen, running *sync.WaitGroup) {
 	times := arrivals(w)
-	seen.Took, seen.Late = make([]time.Duration, len(times)), make([]time.Duration, len(times))
+	seen.Took, seen.Parts = make([]time.Duration, len(times)), make([]Parts, len(times))
 	first := uint64(len(l.Memory)) - smallPlaces*smallBytes
 	next := &atomic.Int64{}
 	for range smallWorkers {
@@ -218,11 +232,12 @@ func (l *Load) smalls(w Work, t *tally, seen *Seen, running *sync.WaitGroup) {
 					return
 				}
 				sleepUntil(times[i])
-				seen.Late[i] = clock.Now().Sub(times[i])
-				if !l.move(w.Op, w.SmallClass, Place{first + uint64(i%smallPlaces)*smallBytes, smallBytes}, t) {
+				p := &seen.Parts[i]
+				p.Late = clock.Now().Sub(times[i])
+				if !l.move(w.Op, w.SmallClass, Place{first + uint64(i%smallPlaces)*smallBytes, smallBytes}, t, p) {
 					return
 				}
-				seen.Took[i] = clock.Now().Sub(times[i])
+				seen.Took[i] = p.Late + p.Call + p.Way + p.Wake
 			}
 		})
 	}

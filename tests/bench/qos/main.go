@@ -36,7 +36,7 @@ type part struct {
 
 func main() {
 	report.UseProcessors()
-	if forked.RunChild(new(Load)) {
+	if forked.RunChild(new(Load), new(Plain)) {
 		return
 	}
 	var o options
