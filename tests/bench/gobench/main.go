@@ -323,8 +323,8 @@ func (b *bench) measure(op transport.Op, size, count uint64, iterations int, sub
 	return took, nil
 }
 
-// ciphers returns nanoseconds of AES-128-GCM over count pieces of size bytes that lie still in the cache: what one end
-// of a protected lane computes at least.
+// ciphers returns nanoseconds of AES-128-GCM over count pieces of size bytes, which stay in the cache. One end of a
+// protected lane computes as much at least.
 func ciphers(tagOnly bool, size, count uint64, iterations int) (string, error) {
 	block, err := aes.NewCipher(make([]byte, 16))
 	if err != nil {
