@@ -335,7 +335,7 @@ STAGES: dict[str, Stage] = {
     "wheel": Stage(wheel, 20, BACK, needs_wheel=True),
     "python": Stage(python, 330, needs_wheel=True),
     "pythons": Stage(pythons, 85, SIDE, needs_wheel=True),
-    "adapters": Stage(adapters, 45, SIDE, needs_wheel=True),
+    "adapters": Stage(adapters, 60, SIDE, needs_wheel=True),
     "race": Stage(race, 220, BACK),
     "arm64": Stage(arm64, 150),
     "churn": Stage(churn, 400),

@@ -265,7 +265,7 @@ func (c *Core) signOfLife(r *railState, now clock.Time) {
 	r.heard = c.awake(now)
 	r.link.peer.heard = r.heard
 	c.peerSpoke(r.link.peer, r.heard, now)
-	r.asked, r.judged, r.pardoned = false, 0, false
+	r.asked, r.judged = false, 0
 	if r.life.State() != rail.Suspected {
 		return
 	}

@@ -352,7 +352,7 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 	}
 	if r.slices == 0 {
 		r.meter.Begin(now)
-		r.heard, r.pardoned = c.awake(now), false
+		r.heard = c.awake(now)
 		if l.answers() {
 			c.expectAnswer(l.peer, now)
 		}

@@ -88,7 +88,6 @@ type railState struct {
 	life       rail.Life     // its state; Core.observe changes it
 	full       bool          // backpressure: it took less than it was given; ends with Ready
 	asked      bool          // a question for signs of life is under way, see suspect.go
-	pardoned   bool          // since its last sign of life, see standstill.go
 	judged     time.Duration // the longest silence since the last sign of life that was judged
 	vectors    bool          // takes slices of many pieces
 	nics       uint64        // bits of Options.Devices that mean its NIC
@@ -111,6 +110,7 @@ type railState struct {
 	posted     uint64     // id of the last slice that it was given
 	heard      clock.Time // last sign of life, or begin of the flight, by the detector's clock
 	fresh      clock.Time // heard as resume has set it
+	pardon     clock.Time // heard as a pardon has set it, see standstill.go
 	mute       clock.Time // fresh, where it has said nothing between two returns of its peer, else 0
 	noted      clock.Time // last sign of life without a completion
 	lastGood   clock.Time // last completion with bytes

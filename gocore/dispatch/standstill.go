@@ -39,8 +39,9 @@ func (c *Core) endStandstill(r *railState, slice *attempt, at clock.Time) {
 	p.stood += clock.Time(gap)
 	for _, l := range p.links {
 		for _, other := range l.rails {
-			if other != nil && other != r && other.slices > 0 && other.heard <= begin && !other.pardoned {
-				other.heard, other.pardoned = other.heard.Add(gap), true
+			if other != nil && other != r && other.slices > 0 && other.heard <= begin && other.pardon != other.heard {
+				other.heard = other.heard.Add(gap)
+				other.pardon = other.heard
 			}
 		}
 	}
