@@ -154,7 +154,8 @@ def rounded(value: float) -> float:
 def show(table: Table, path: Path | None) -> None:
     """Prints the table, and writes its JSON form where one was asked for."""
     print(table.machine + "\n\n" + table.text())
-    print(f"\n{sum(row.reached == 'yes' for row in table.rows)} of {len(table.rows)} rows reached")
+    judged = [row.reached for row in table.rows if row.target]
+    print(f"\n{judged.count('yes')} of {len(judged)} targets reached")
     if path is not None:
         table.write(path)
 
