@@ -134,6 +134,9 @@ func TestWhatCannotBeCarriedOutAtOnceIsLeftToTheCore(t *testing.T) {
 			s.Plan.Routes[0].Hops = append(h, h...)
 		},
 	} {
+		if invariants && name == "open withdrawal" {
+			continue // its count is set by hand, which is in no book
+		}
 		r := newRig(t, Options{})
 		s := small(to(r.core, r.direct(1<<20)), High, 100)
 		change(r, &s)

@@ -100,5 +100,12 @@ func Quantile[T ~int64 | ~float64](list []T, q float64) (v T) {
 	return list[min(len(list)-1, int(q*float64(len(list))))]
 }
 
-// Median of a list, which it sorts; 0 of an empty one.
-func Median[T ~int64 | ~float64](list []T) T { return Quantile(list, 0.5) }
+// Median of a list, which it sorts; 0 of an empty one. Of an even number it is the mean of the two in the middle.
+func Median[T ~int64 | ~float64](list []T) (v T) {
+	n := len(list)
+	if n == 0 {
+		return v
+	}
+	slices.Sort(list)
+	return list[(n-1)/2] + (list[n/2]-list[(n-1)/2])/2
+}
