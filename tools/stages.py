@@ -341,7 +341,7 @@ STAGES: dict[str, Stage] = {
     "churn": Stage(churn, 400),
     "pauses": Stage(pauses, 250),
     "services": Stage(services, 45),
-    "worlds": Stage(worlds, 15),
+    "worlds": Stage(worlds, 70),
     "cufile": Stage(cufile, 120),
     "docs": Stage(docs, 80, needs_wheel=True),
     "fuzz": Stage(fuzz, 100),

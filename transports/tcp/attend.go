@@ -3,6 +3,7 @@ package tcp
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Waiters look at few lanes, however many there are: at those that are attended. A lane is attended while an answer is
@@ -48,16 +49,53 @@ func (l *initiatorLane) expect() {
 	l.attend()
 }
 
-// settle arms the lane, if waiters have kept epoll from it, and takes it off the list when it has been calm for long.
+// sweepAfter is the longest time that a lane rests. The close of a peer that nobody waits for is noticed so much later.
+const sweepAfter = 2 * time.Millisecond
+
+// settle is Arm for one lane, which waiters may have kept from epoll. If nothing is due, the lane rests: another wait
+// usually follows soon, and would take it out of epoll again. The next write arms it, see wrote, and so does the sweep.
+// A lane with something due is armed, and one that was calm for long leaves the list.
 func (l *initiatorLane) settle() {
 	if !l.watched() {
-		l.arm()
+		if l.rests.Store(true); l.idle() { // a writer notes its slice, and then asks whether the lane rests
+			l.deaf.Store(false)
+			l.t.sweepSoon()
+		} else {
+			l.arm()
+		}
 	}
 	switch {
 	case l.busy.Load():
 		l.calm.Store(0)
-	case l.calm.Add(1) > calmTurns && l.watched():
+	case l.calm.Add(1) > calmTurns && (l.rests.Load() || l.watched()):
 		l.dismiss()
+	}
+}
+
+// idle reports that nothing is due on the lane: no bytes wait for its socket, and no answer is expected.
+func (l *initiatorLane) idle() bool {
+	if l.wantOut.Load() || l.asked.Load() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.idle() && l.waits == 0
+}
+
+// sweepSoon makes sure that a sweep begins after now, and within sweepAfter.
+func (t *Transport) sweepSoon() {
+	if !t.sweeping.Load() && !t.sweeping.Swap(true) {
+		t.sweeper.Reset(sweepAfter)
+	}
+}
+
+// sweep gives the lanes that rest back to epoll.
+func (t *Transport) sweep() {
+	t.sweeping.Store(false)
+	for l := range t.attendedLanes {
+		if l.rests.Load() {
+			l.arm()
+		}
 	}
 }
 

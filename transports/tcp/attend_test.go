@@ -105,11 +105,65 @@ func TestWaitersLookAtNoIdleLane(t *testing.T) {
 	for i := range peers {
 		for l := range tr.conns.All() {
 			if l := tr.initiatorOf(l); l != nil && l != attended[0] {
-				require.True(t, l.watched(), "a lane that nobody attends is epoll's")
+				require.True(t, l.attended.Load() || l.watched(), "a lane that nobody attends is epoll's")
 			}
 		}
 		write(i, uint8(i%2)) // and it comes back
 	}
+}
+
+// A lane rests behind a wait. A slice that nobody waits for needs no sweep, and the end of the peer needs no more than
+// that.
+func TestALaneAtRestServesWhoeverWrites(t *testing.T) {
+	near := newTestEndpoint(t, Settings{Lanes: 1})
+	far, err := newEndpoint(Settings{Lanes: 1})
+	require.NoError(t, err)
+	tr := near.tr.(*Transport)
+	tr.sweeper.Stop()
+	tr.sweeper = time.NewTimer(time.Hour) // nobody sweeps but the test
+	from, to := mapping(t, 4096), mapping(t, 4096)
+	local, _, err := tr.Register(context.Background(), regionOf(from))
+	require.NoError(t, err)
+	_, d, err := far.tr.Register(context.Background(), regionOf(to))
+	require.NoError(t, err)
+	link, err := tr.Attach(far.self)
+	require.NoError(t, err)
+	key, err := tr.Import(link, d)
+	require.NoError(t, err)
+	near.await(t, "a rail", 5*time.Second, func() bool { return len(near.rails) == 1 })
+	lane := tr.setOf(transport.Rail{Link: link, Generation: 1}).groups[0].lanes()[0]
+	rest := func() { // also when a worker was faster than the waiter, and has armed the lane
+		tr.Arm()
+		lane.armMu.Lock()
+		defer lane.armMu.Unlock()
+		lane.rests.Store(true)
+		lane.setInterest(0)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for turn := range 50 {
+		for i := range from {
+			from[i] = byte(random.Uint32())
+		}
+		s := &transport.Slice{Op: transport.Write, Rail: transport.Rail{Link: link, Generation: 1}, LocalKey: local,
+			RemoteKey: key, Local: addressOf(from), Length: uint64(len(from))}
+		require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
+		if turn%2 == 0 {
+			for late := time.Now().Add(5 * time.Second); near.end(s).Slice == nil; tr.Poll(8) {
+				require.True(t, time.Now().Before(late))
+			}
+			rest()
+		} else {
+			near.await(t, "the end of a slice that nobody waits for", 5*time.Second, func() bool {
+				return near.ends[s].Slice != nil
+			})
+		}
+		require.Nil(t, near.end(s).Err)
+		require.Equal(t, from, to)
+	}
+	rest()
+	far.close(t)
+	tr.sweep()
+	near.await(t, "the end of the rail", 5*time.Second, func() bool { return len(near.rails) == 0 })
 }
 
 // end returns the completion of a slice, the zero one before it has come.

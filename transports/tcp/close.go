@@ -42,6 +42,7 @@ func (t *Transport) shutDown() error {
 }
 
 func (t *Transport) closeSockets() {
+	t.sweeper.Stop()
 	for _, l := range t.listeners {
 		_ = unix.Close(l.fd)
 		if l.reserve >= 0 {

@@ -66,6 +66,8 @@ type lane interface {
 	acknowledge(drained bool)
 	// gather moves frames and payload that are due into the transmitter. Holds writeMu and mu.
 	gather(x *transmitter)
+	// wrote is called when all that was due has left for the socket.
+	wrote()
 	// reduceInterest removes the events that a waiter sees to itself. Holds armMu.
 	reduceInterest(events uint32) uint32
 	// wentDown makes the owner close the lane.

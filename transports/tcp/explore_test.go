@@ -61,6 +61,18 @@ func (x *explorer) sleep(name string, f func(w *world, t *thread) bool) {
 	x.code[len(x.code)-1].idle = func(_ *world, t *thread) bool { t.pc++; return true }
 }
 
+// timer adds a step that may happen while f is true, and on which nobody may rely before all others have stopped.
+func (x *explorer) timer(name string, f func(w *world) bool) {
+	x.add(instruction{name: name, step: func(*world, *thread) bool { return false },
+		idle: func(w *world, t *thread) bool {
+			if !f(w) {
+				return false
+			}
+			t.pc++
+			return true
+		}})
+}
+
 // do adds a step.
 func (x *explorer) do(name string, f func(w *world, t *thread)) {
 	x.await(name, func(w *world, t *thread) bool { f(w, t); return true })

@@ -25,6 +25,9 @@ type initiatorLane struct {
 	bulk atomic.Bool // so much is outstanding that workers help the waiter
 	deaf atomic.Bool // epoll does not look at its read side because a waiter does; Poll looks here
 
+	rests atomic.Bool // epoll does not look at it because nothing is due; the next write arms it, or the sweep
+	asked atomic.Bool // a question of the link went this way, and its answer may: the lane does not rest
+
 	// Waiters look at it, see attend.go; place and gone are guarded by the list's mutex.
 	attended atomic.Bool
 	calm     atomic.Uint32 // turns without anything due
@@ -57,9 +60,17 @@ func (l *initiatorLane) wentDown()        { l.link.kick() }
 
 func (l *initiatorLane) checkHeader(h header) error { return h.check(false, 0) }
 
+// wrote wakes a lane that rests: an answer may be due on it now. Arming it behind the write costs the transfer nothing,
+// because the peer is at work.
+func (l *initiatorLane) wrote() {
+	if l.rests.Load() && !l.t.polling.Load() {
+		l.arm()
+	}
+}
+
 // reduceInterest leaves the lane to a waiter that polls it, and its read side to one that sleeps on it.
 func (l *initiatorLane) reduceInterest(events uint32) uint32 {
-	if l.t.polling.Load() && !l.bulk.Load() {
+	if l.t.polling.Load() && !l.bulk.Load() && !l.rests.Load() {
 		if l.attend(); l.t.polling.Load() {
 			return 0
 		}
@@ -70,6 +81,7 @@ func (l *initiatorLane) reduceInterest(events uint32) uint32 {
 	}
 	if events != 0 {
 		l.deaf.Store(false)
+		l.rests.Store(false)
 	}
 	return events
 }
@@ -118,12 +130,14 @@ func (l *initiatorLane) handle() *errs.Error {
 			}
 		}
 	case kindConfirm:
+		l.asked.Store(false)
 		if other := l.link.laneById(x.head.seq); other != nil {
 			for _, r := range x.table {
 				other.verdict(w, r.id, r.length)
 			}
 		}
 	case kindFenced:
+		l.asked.Store(false)
 		l.link.fenced(x.head.seq, x.table, w)
 	case kindServed:
 		l.servedCame(w)

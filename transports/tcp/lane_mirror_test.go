@@ -3,6 +3,7 @@ package tcp
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -30,6 +31,10 @@ func TestTheModelOfALaneIsTheCode(t *testing.T) {
 	lane.armMu.Unlock()
 	defer func() { lane.epfd = before }()
 
+	tr.sweeper.Stop()
+	sweeper := tr.sweeper
+	tr.sweeper = time.NewTimer(time.Hour) // nobody sweeps but the test
+	defer func() { tr.sweeper = sweeper }()
 	worker := tr.borrow()
 	defer tr.giveBack(worker)
 	functions := map[string]func(events uint8){
@@ -42,6 +47,7 @@ func TestTheModelOfALaneIsTheCode(t *testing.T) {
 		"serve":   func(events uint8) { tr.serve(worker, &lane.conn, kernelEvents(events), false) },
 		"Poll":    func(uint8) { tr.Poll(1) },
 		"Arm":     func(uint8) { tr.Arm() },
+		"sweep":   func(uint8) { tr.sweep() },
 		"Watch":   func(uint8) { tr.Watch(nil) },
 		"Woken":   func(uint8) { tr.Woken([]transport.Watch{{Fd: int32(lane.fd), Tag: uint64(lane.key)}}) },
 	}
@@ -75,7 +81,7 @@ func kernelEvents(events uint8) (k uint32) {
 func randomWorld(r *rand.Rand) world {
 	bit := func() bool { return r.IntN(2) == 0 }
 	return world{interest: uint8(r.IntN(4)), sleepers: uint8(r.IntN(2)), held: bit(), missed: bit(), wantOut: bit(),
-		busy: bit(), bulk: bit(), deaf: bit(), attended: bit(), polling: bit()}
+		busy: bit(), bulk: bit(), deaf: bit(), attended: bit(), rests: bit(), sweeping: bit(), polling: bit()}
 }
 
 // alone is the world behind a function of the model that nobody disturbs.
@@ -106,6 +112,8 @@ func (l *initiatorLane) become(w *world, calm bool) {
 	l.busy.Store(w.busy)
 	l.bulk.Store(w.bulk)
 	l.deaf.Store(w.deaf)
+	l.rests.Store(w.rests)
+	l.t.sweeping.Store(w.sweeping)
 	l.t.polling.Store(w.polling)
 	if w.attended {
 		l.attend()
@@ -123,7 +131,7 @@ func (l *initiatorLane) world() world {
 	defer l.armMu.Unlock()
 	w := world{sleepers: uint8(l.sleepers), held: l.held, missed: l.missed.Load(), wantOut: l.wantOut.Load(),
 		busy: l.busy.Load(), bulk: l.bulk.Load(), deaf: l.deaf.Load(), attended: l.attended.Load(),
-		polling: l.t.polling.Load()}
+		rests: l.rests.Load(), sweeping: l.t.sweeping.Load(), polling: l.t.polling.Load()}
 	if l.interest&unix.EPOLLIN != 0 {
 		w.interest |= in
 	}

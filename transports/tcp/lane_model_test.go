@@ -19,7 +19,7 @@ type world struct {
 	interest, kernel, sleepers    uint8 // kernel: the events in epoll, until it reports
 	held, missed, dirty, wantOut  bool
 	busy, bulk, deaf, attended    bool
-	polling                       bool
+	rests, sweeping, polling      bool
 	arming, reading, writing, own bool // armMu, readMu, writeMu, mu
 
 	accepted, ended uint8 // slices
@@ -27,7 +27,7 @@ type world struct {
 	sent, answers   uint8 // at the peer, and in the socket
 	news            bool  // a frame that nobody asked for is in the socket
 
-	threads [4]thread
+	threads [5]thread
 }
 
 func (w *world) readable() bool { return w.answers > 0 || w.news }
@@ -51,6 +51,9 @@ var flaws = []struct {
 	{"a lane is dismissed without another look", 4},
 	{"a worker does not try again", 4},
 	{"a waiter leaves without Arm", 0},
+	{"a writer leaves a lane at rest", 0},
+	{"a lane is asked before it rests", 0},
+	{"a lane rests without a sweep", 2},
 }
 
 // laneModel writes the lane's functions down. flaw is a mistake to be made, "" for none; bulk makes READs large.
@@ -58,7 +61,8 @@ func laneModel(flaw string, bulk bool) *explorer {
 	x := newExplorer()
 	modelArming(x, flaw)
 	modelAttendance(x, flaw)
-	modelWriting(x)
+	modelRest(x, flaw)
+	modelWriting(x, flaw)
 	modelReading(x, flaw)
 	modelServing(x, flaw)
 	modelWaiters(x, flaw, bulk)
@@ -96,6 +100,7 @@ func modelArming(x *explorer, flaw string) {
 	}))
 	x.when("reduceInterest: !polling", notPolling, "arm: not polled")
 	x.when("reduceInterest: bulk", func(w *world, _ *thread) bool { return w.bulk }, "arm: not polled")
+	x.when("reduceInterest: rests", func(w *world, _ *thread) bool { return w.rests }, "arm: not polled")
 	x.call("attend")
 	if flaw != "a lane that is left to a poller is not looked at again" {
 		x.when("reduceInterest: !polling", notPolling, "arm: not polled")
@@ -115,6 +120,9 @@ func modelArming(x *explorer, flaw string) {
 	x.label("arm: set")
 	x.do("reduceInterest: deaf", func(w *world, t *thread) {
 		w.deaf = w.deaf && t.events == 0
+	})
+	x.do("reduceInterest: rests", func(w *world, t *thread) {
+		w.rests = w.rests && t.events == 0
 	})
 	x.do("arm: unlock", func(w *world, t *thread) {
 		if w.arming = false; t.events != 0 {
@@ -155,17 +163,62 @@ func modelAttendance(x *explorer, flaw string) {
 	x.label("attend: end")
 	x.ret()
 
+	x.label("walk")
+	x.do("walk: begin", func(w *world, t *thread) { t.there = w.attended })
+	x.maybe("walk: end") // it walks an array of before
+	x.do("walk: entry", func(w *world, t *thread) { t.there = w.attended })
+	x.label("walk: end")
+	x.ret()
+
+	x.label("Arm")
+	x.do("Arm", func(w *world, _ *thread) { w.polling = false })
+	x.call("walk")
+	x.unless(there, "Arm: end")
+	x.call("settle")
+	x.label("Arm: end")
+	x.ret()
+
+	x.label("sweep")
+	x.do("sweep", func(w *world, _ *thread) { w.sweeping = false })
+	x.call("walk")
+	x.unless(there, "sweep: end")
+	x.when("sweep: !rests", func(w *world, _ *thread) bool { return !w.rests }, "sweep: end")
+	x.call("arm")
+	x.label("sweep: end")
+	x.ret()
+}
+
+func modelRest(x *explorer, flaw string) {
 	x.label("settle")
 	x.call("watched")
+	x.unless(ok, "settle: not watched")
+	x.goTo("settle: armed")
+	x.label("settle: not watched")
+	rest := func(w *world, _ *thread) { w.rests = true }
+	early := flaw == "a lane is asked before it rests"
+	if !early {
+		x.do("settle: rests", rest)
+	}
+	x.when("idle: wantOut", func(w *world, _ *thread) bool { return w.wantOut }, "settle: arm")
+	x.await("idle", locked(own, func(w *world, t *thread) { t.ok = w.ended == w.accepted }))
 	x.unless(ok, "settle: arm")
+	if early {
+		x.do("settle: rests", rest)
+	}
+	x.do("settle: not deaf", func(w *world, _ *thread) { w.deaf = false })
+	if flaw != "a lane rests without a sweep" {
+		x.do("sweepSoon", func(w *world, _ *thread) { w.sweeping = true })
+	}
 	x.goTo("settle: armed")
 	x.label("settle: arm")
 	x.call("arm")
 	x.label("settle: armed")
 	x.when("settle: busy", func(w *world, _ *thread) bool { return w.busy }, "settle: end")
 	x.maybe("settle: end") // not calm for long
+	x.when("settle: rests", func(w *world, _ *thread) bool { return w.rests }, "dismiss")
 	x.call("watched")
 	x.unless(ok, "settle: end")
+	x.label("dismiss")
 	x.do("dismiss: remove", func(w *world, _ *thread) { w.attended = false })
 	if flaw != "a lane is dismissed without another look" {
 		x.do("dismiss: busy", func(w *world, t *thread) { t.ok = w.busy })
@@ -184,24 +237,9 @@ func modelAttendance(x *explorer, flaw string) {
 	}
 	x.label("settle: end")
 	x.ret()
-
-	x.label("walk")
-	x.do("walk: begin", func(w *world, t *thread) { t.there = w.attended })
-	x.maybe("walk: end") // it walks an array of before
-	x.do("walk: entry", func(w *world, t *thread) { t.there = w.attended })
-	x.label("walk: end")
-	x.ret()
-
-	x.label("Arm")
-	x.do("Arm", func(w *world, _ *thread) { w.polling = false })
-	x.call("walk")
-	x.unless(there, "Arm: end")
-	x.call("settle")
-	x.label("Arm: end")
-	x.ret()
 }
 
-func modelWriting(x *explorer) {
+func modelWriting(x *explorer, flaw string) {
 	x.label("pump")
 	x.when("pump: clean", func(w *world, _ *thread) bool { return !w.dirty }, "pump: end")
 	x.when("pump: !TryLock", func(w *world, _ *thread) bool {
@@ -225,6 +263,11 @@ func modelWriting(x *explorer) {
 	x.label("write: nothing")
 	x.do("write: !wantOut", func(w *world, _ *thread) { w.wantOut = false })
 	x.do("pump: unlock", func(w *world, _ *thread) { w.writing = false })
+	if flaw != "a writer leaves a lane at rest" {
+		x.when("wrote: !rests", func(w *world, _ *thread) bool { return !w.rests }, "pump")
+		x.when("wrote: polling", func(w *world, _ *thread) bool { return w.polling }, "pump")
+		x.call("arm")
+	}
 	x.goTo("pump")
 	x.label("pump: end")
 	x.ret()

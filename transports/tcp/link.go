@@ -292,6 +292,7 @@ func (l *link) eachLane(f func(*initiatorLane)) {
 // broadcast sends a frame on every lane of the link, so that none that is stuck can hold it up.
 func (l *link) broadcast(h header, records ...record) (sent int) {
 	l.eachLane(func(lane *initiatorLane) {
+		lane.asked.Store(true)
 		if lane.post(h, records...) {
 			sent++
 			lane.pump(submitBudget)

@@ -57,6 +57,7 @@ func (l *responderLane) peerName() string {
 func (l *responderLane) railName() string { return "" }
 
 func (l *responderLane) reduceInterest(events uint32) uint32 { return events }
+func (l *responderLane) wrote()                              {}
 
 func (l *responderLane) checkHeader(h header) error {
 	due := l.due()

@@ -85,6 +85,8 @@ type Transport struct {
 	cancel       context.CancelFunc
 
 	polling  atomic.Bool // waiters look at the initiator's lanes themselves
+	sweeping atomic.Bool // a sweep is due
+	sweeper  *time.Timer
 	spinning atomic.Int32
 	spinners int32         // most at once
 	spinTime time.Duration // of each, 0: never
@@ -112,6 +114,7 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 		epfd: -1, stopFd: -1, bulkFd: -1, spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
 	t.quit, t.cancel = context.WithCancel(context.Background())
 	t.spinTime = max(s.Spin, s.BusyPoll)
+	t.sweeper = time.AfterFunc(time.Hour, t.sweep)
 	if s.BusyPoll > 0 {
 		t.spinners = min(t.spinners, int32(s.Workers)-1) // the others' lanes wait for no spinner
 	}

@@ -72,6 +72,7 @@ func (c *conn) pump(budget int) {
 			c.arm()
 			return
 		}
+		c.lane.wrote()
 	}
 }
 
