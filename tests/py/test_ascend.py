@@ -163,6 +163,7 @@ def test_doctor_and_topo_list_npus_or_the_reason(libraries: Libraries) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "tent", *words], capture_output=True, text=True, timeout=60, env=env
         )
+        assert done.stdout, (done.returncode, done.stderr)
         return done.stdout
 
     text = command("doctor")
