@@ -126,6 +126,8 @@ def test_memory_of_another_process_is_written_and_read(libraries: Libraries, tmp
     poke(address + 4096, made)
     with tent.Engine() as engine, engine.register((address + 4096, n)) as own, engine.open(where) as segment:
         there = segment["cache"][0:n]
+        if {way!r} != "delegate":  # which may be up before it
+            engine.events().wait_for(lambda e: e.kind == "link_up" and e.transport == {way!r}, timeout=10)
         assert engine.explain(own, there)["taken"] == {way!r}, engine.explain(own, there)
         engine.write(own, there).result(timeout=10)
         print(file=owner.stdin, flush=True)
