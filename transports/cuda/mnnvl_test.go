@@ -31,7 +31,7 @@ func TestConformanceBetweenHosts(t *testing.T) {
 		local *transporttest.Device
 		run   func(*testing.T, func(*testing.T) transporttest.Harness)
 	}{
-		"CudaFabric": {onDevice(0), transporttest.Run},
+		"CudaFabric": {onDevice(0), transporttest.Beside},
 		"HostFabric": {nil, transporttest.Again},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -47,7 +47,7 @@ func TestConformanceOfBufferedIOInMemory(t *testing.T) {
 
 // TestConformanceOfIOUring uses O_DIRECT where the folder for temporary files takes it.
 func TestConformanceOfIOUring(t *testing.T) {
-	transporttest.Run(t, harness(UringFactory{}, Settings{}, ""))
+	transporttest.Beside(t, harness(UringFactory{}, Settings{}, ""))
 }
 
 func TestConformanceOfIOUringThroughThePageCache(t *testing.T) {

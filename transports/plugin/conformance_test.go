@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 // TestConformanceOfFiles runs the suite over the example of a transport for files.
 func TestConformanceOfFiles(t *testing.T) {
 	disk := factory(t, built(t, asCPlusPlus, "example/disk.c"))
-	transporttest.Run(t, func(*testing.T) transporttest.Harness {
+	transporttest.Beside(t, func(*testing.T) transporttest.Harness {
 		return transporttest.Harness{
 			Check: disk.Check,
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {

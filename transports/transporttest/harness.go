@@ -167,8 +167,8 @@ func Again(t *testing.T, harness func(t *testing.T) Harness) {
 	}
 }
 
-// Beside runs the suite over another way of a transport that Run sees in the same test. Ways have ends, faults and lost
-// memory of their own, so all rules are run. The race detector's short run has the rules in which threads meet.
+// Beside runs the suite over another way of a transport that Run sees in the same package. Ways have ends, faults and
+// lost memory of their own, so all rules are run. The race detector's short run has the rules in which threads meet.
 func Beside(t *testing.T, harness func(t *testing.T) Harness) {
 	if RaceEnabled && testing.Short() && !Whole() {
 		run(t, harness, rulesOfThreads())
