@@ -4,9 +4,9 @@ bench_all.py [--only NAME ...]
 
 A benchmark that needs what this machine lacks (root, fio, other engines) fails by its name; the others go on. The
 output is in build/bench-all/NAME.log. A row became worse if its 95 % interval lies wholly beyond that of the table
-that was there before, so two tables of different machines say little. Where one has no interval, as those of Go
-benchmarks, it became worse if it reached its target then and does not now. The numbers of rows that were compared in
-either way, and of those that were not, are said for each table.
+that was there before, so two tables of different machines say little. Where one has no interval, as counts have none,
+it became worse if it reached its target then and does not now. The numbers of rows that were compared in either way,
+and of those that were not, are said for each table.
 """
 
 from __future__ import annotations

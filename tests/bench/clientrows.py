@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from run import rounded
-from table import Entry, quantity
+import bootstrap
+from table import Entry, quantity, rounded
 
 RATE, MOVED, POSTED = "rate", "transfer", "post"
 CHOSEN, HELD, SPENT = "wall", "held", "processor"  # of a post with many descriptors
@@ -47,7 +47,8 @@ class Row:
         pairs = [(self.of_round(a), self.of_round(b)) for a, b in zip(ours, theirs) if a and b]
         if not pairs:
             return None
-        ratio = statistics.median(a / b for a, b in pairs)
+        ratios = [a / b for a, b in pairs]
+        ratio = statistics.median(ratios)
         near, far = (statistics.median(side) for side in zip(*pairs, strict=True))
         if self.limit is not None:
             reached, target = near <= self.limit, f"≤ {quantity(self.limit, self.unit)}"
@@ -56,7 +57,10 @@ class Row:
         else:
             reached, target = ratio <= 1, "≤ 1"
         told = "yes" if reached else "no"
-        return Entry(self.name, self.unit, rounded(near), rounded(far), round(ratio, 2), None, target, told)
+        judged = ratios if self.limit is None else [a for a, _ in pairs]
+        interval = bootstrap.of_median(judged)
+        ratio = round(ratio, 2)
+        return Entry(self.name, self.unit, rounded(near), rounded(far), ratio, None, target, told, None, interval)
 
 
 def rows(counts: Callable[[str], bool]) -> Iterator[Row]:

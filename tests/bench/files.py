@@ -27,12 +27,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import bootstrap
 import build_gotent
 import interpreters
 from contestant import Contestant, Measured
 from rows import KIB, MIB
-from run import rounded, show
-from table import Entry, today
+from run import show
+from table import Entry, rounded, today
 
 Settings = Mapping[str, object]
 # Settings of tent's engines: fio's depth, and nothing but the page cache.
@@ -296,6 +297,7 @@ def compare(shape: Shape, program: Path, path: Path, rounds: int) -> Entry:
         cpu_ratio=rounded(cpu),
         target=wanted,
         reached="yes" if reached else "no",
+        interval=bootstrap.of_median(rates),
     )
 
 

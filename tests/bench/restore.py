@@ -31,10 +31,11 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+import bootstrap
 from contestant import Contestant, Measured
-from run import HERE, RESAMPLES, ROOT, rounded, show
+from run import HERE, ROOT, show
 from stored import CHUNK_PAGES, PAGE, PAGES_MOST, POOL, chunk, evict, fill, store
-from table import Entry, today
+from table import Entry, rounded, today
 
 COLD, CACHED = "cold", "cached"
 RIVALS = {
@@ -132,15 +133,8 @@ def row(rounds: list[Round], state: str, title: str, rivals: tuple[str, ...], le
         cpu_ratio=rounded(cpu),
         target="reported" if least is None else f"≥ {least:g}",
         reached=reached,
-        interval=interval(ratios),
+        interval=bootstrap.of_median(ratios),
     )
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """The 95 % interval of their median, by the bootstrap (Efron, 1979)."""
-    dice = random.Random(1)
-    medians = sorted(statistics.median(dice.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
-    return rounded(medians[RESAMPLES // 40]), rounded(medians[-RESAMPLES // 40])
 
 
 def entries(rounds: list[Round]) -> list[Entry]:

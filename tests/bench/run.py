@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import os
 import platform
-import random
 import socket
 import statistics
 import subprocess
@@ -23,11 +22,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import bootstrap
 import build_gotent
 import interpreters
 from contestant import Contestant, Measured
 from rows import HOST_ROWS, KERNEL, MEMCPY, MIB, NT, TCP_ROWS, Row, Work
-from table import Entry, Table, today
+from table import Entry, Table, rounded, today
 
 # Contestants' memories must not lie a power of two apart, and must hold the largest batch.
 ARENA_BYTES = 80 * MIB + 12288
@@ -133,22 +133,13 @@ def entries(rows: list[Row], figures: Figures) -> list[Entry]:
     return measured
 
 
-RESAMPLES = 1000
-
-
 def interval(row: Row, ours: list[float], theirs: list[float]) -> tuple[float, float]:
-    """The 95 % interval of a row's figure, by the bootstrap (Efron, 1979) over its rounds: pairs stay together."""
-    dice, rounds, values = random.Random(1), range(len(ours)), []
-    for _ in range(RESAMPLES):
-        chosen = dice.choices(rounds, k=len(rounds))
-        values.append(row.value([ours[i] for i in chosen], [theirs[i] for i in chosen] if theirs else []))
-    values.sort()
-    return rounded(values[RESAMPLES // 40]), rounded(values[-RESAMPLES // 40])
+    """That of a row's figure: pairs stay together."""
 
+    def figure(chosen: list[int]) -> float:
+        return row.value([ours[i] for i in chosen], [theirs[i] for i in chosen] if theirs else [])
 
-def rounded(value: float) -> float:
-    """Three significant digits: more are noise."""
-    return float(f"{value:.3g}")
+    return bootstrap.interval(len(ours), figure)
 
 
 def show(table: Table, path: Path | None) -> None:

@@ -49,6 +49,7 @@ class Reported:
     measured: str
     target: str
     reached: str
+    interval: tuple[float, float] | None = None  # of the figure that is judged, 95 %; None where it has none
 
     def cells(self) -> dict[str, str]:
         return {"row": self.name, "measured": self.measured, "target": self.target, "reached": self.reached}
@@ -94,18 +95,18 @@ def read(path: Path) -> Table:
     fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     rows = fields.pop("rows")
     if "measured" in rows[0]:
-        return Table(**fields, rows=[Reported(**row) for row in rows])
-    return Table(**fields, rows=[entry(row) for row in rows])
+        return Table(**fields, rows=[Reported(**paired(row)) for row in rows])
+    return Table(**fields, rows=[Entry(**paired(row)) for row in rows])
 
 
-def entry(fields: dict[str, Any]) -> Entry:
-    interval = fields.pop("interval", None)
-    return Entry(**fields, interval=None if interval is None else (interval[0], interval[1]))
+def paired(fields: dict[str, Any]) -> dict[str, Any]:
+    """A row's fields, with an interval that is a pair."""
+    return fields | {"interval": tuple(fields["interval"]) if fields.get("interval") else None}
 
 
 def by_interval(then: Entry | Reported | None, row: Entry | Reported) -> bool:
-    """Whether both runs have an interval of the row. Benchmarks in Go have none, and older files neither."""
-    return isinstance(row, Entry) and isinstance(then, Entry) and bool(row.interval and then.interval)
+    """Whether both runs have an interval of the row. Older files have none."""
+    return then is not None and bool(row.interval and then.interval)
 
 
 def compared(old: Table, new: Table) -> str:
@@ -129,14 +130,19 @@ def slower(old: Table, new: Table) -> list[str]:
     before, worse = {row.name: row for row in old.rows}, []
     for row in new.rows:
         then = before.get(row.name)
-        if isinstance(row, Entry) and isinstance(then, Entry) and row.interval and then.interval:
+        if then is not None and row.interval and then.interval:
             larger = row.interval[0] > then.interval[1]
             smaller = row.interval[1] < then.interval[0]
-            if smaller if row.target.startswith("≥") else larger:
+            if smaller if row.target.startswith(("≥", "at least")) else larger:
                 worse.append(f"{row.name}: {list(then.interval)} then, {list(row.interval)} now")
         elif then is not None and then.reached == "yes" and row.reached == "no":
             worse.append(f"{row.name}: it reached its target then, and does not now")
     return worse
+
+
+def rounded(value: float) -> float:
+    """Three significant digits: more are noise."""
+    return float(f"{value:.3g}")
 
 
 def today(target: str, arguments: list[str], machine: str, rows: list[Entry] | list[Reported]) -> Table:

@@ -22,6 +22,10 @@ def of(*rows: table.Entry) -> table.Table:
     return table.Table("make bench", "2026-11-24", "two cores", list(rows))
 
 
+def of_go(*rows: table.Reported) -> table.Table:
+    return table.Table("make bench-qos", "2026-11-24", "two cores", list(rows))
+
+
 @pytest.mark.parametrize(
     ("target", "then", "now", "worse"),
     [
@@ -30,6 +34,8 @@ def of(*rows: table.Entry) -> table.Table:
         ("≤ 1", (0.9, 1.0), (0.5, 0.8), False),
         ("≥ 1", (0.9, 1.0), (0.5, 0.8), True),
         ("≥ 1", (0.9, 1.0), (1.01, 1.2), False),
+        ("at least 95 %", (0.9, 1.0), (0.5, 0.8), True),
+        ("at most 2 s", (0.9, 1.0), (0.5, 0.8), False),
     ],
 )
 def test_a_row_is_worse_when_its_interval_is_wholly_beyond(
@@ -38,6 +44,9 @@ def test_a_row_is_worse_when_its_interval_is_wholly_beyond(
     lines = table.slower(of(entry("x", target, then)), of(entry("new", target, (9, 9)), entry("x", target, now)))
     assert bool(lines) == worse
     assert all(line.startswith("x:") for line in lines)
+    then_go, now_go = (of_go(table.Reported("x", "a figure", target, "yes", interval)) for interval in (then, now))
+    assert table.slower(then_go, now_go) == lines
+    assert table.compared(then_go, now_go).startswith("1 rows by intervals, 0 by targets")
 
 
 def test_without_intervals_the_target_decides() -> None:
@@ -58,7 +67,14 @@ def test_the_rows_that_nothing_is_said_about_are_counted() -> None:
 def test_an_interval_survives_its_file(tmp_path: Path) -> None:
     of(entry("x", "≤ 1", (0.5, 2.0)), entry("y", "≤ 1", None)).write(tmp_path / "t.json")
     rows = table.read(tmp_path / "t.json").rows
-    assert [row.interval for row in rows if isinstance(row, table.Entry)] == [(0.5, 2.0), None]
+    assert [row.interval for row in rows] == [(0.5, 2.0), None]
+
+
+def test_files_of_go_may_have_intervals(tmp_path: Path) -> None:
+    row = '{"name": "x", "measured": "1", "target": "at most 2", "reached": "yes"%s}'
+    head = '{"command": "make bench-qos", "date": "2026-11-24", "machine": "two cores", "rows": ['
+    (tmp_path / "t.json").write_text(head + ", ".join([row % ', "interval": [0.5, 2]', row % ""]) + "]}")
+    assert [row.interval for row in table.read(tmp_path / "t.json").rows] == [(0.5, 2), None]
 
 
 def test_the_interval_is_of_pairs() -> None:

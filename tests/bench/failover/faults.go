@@ -140,12 +140,12 @@ func faultRows(_ options, f figures) []report.Row {
 		most := f.quantile(name+back, 1)
 		table = append(table, report.Judge(name+": rail good again until it carries half of its share",
 			fmt.Sprintf("%s, most %s", f.spread(name+back), milli(most)), "30 ms median, never above 1 s",
-			f.median(name+back) <= 30e6 && most <= 1e9))
+			f.median(name+back) <= 30e6 && most <= 1e9).Of(f[name+back]))
 	}
 	for _, k := range kinds {
 		g := f.median(k.name + goodputOf)
 		table = append(table, report.Judge(k.name+": goodput against the rails that were up",
-			fmt.Sprintf("%.1f %% median", 100*g), "at least 95 %", g >= 0.95))
+			fmt.Sprintf("%.1f %% median", 100*g), "at least 95 %", g >= 0.95).Of(f[k.name+goodputOf]))
 	}
 	bad := f.sum(badRuns)
 	return append(table, report.Judge("runs with wrong, lost or late bytes",

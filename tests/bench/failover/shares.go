@@ -118,10 +118,10 @@ func togetherRow(f figures, name string, least float64) report.Row {
 	for i := range min(len(f[name+have]), len(f[name+ideal])) {
 		shares = append(shares, f[name+have][i]/f[name+ideal][i])
 	}
-	share := report.Quantile(shares, 0.5)
+	share := report.Median(shares)
 	row := report.Judge(name+": against the sum of the rails, each alone in the same round",
 		fmt.Sprintf("%.1f %% median of %d rounds", 100*share, len(shares)),
-		fmt.Sprintf("at least %g %%", 100*least), share >= least)
+		fmt.Sprintf("at least %g %%", 100*least), share >= least).Of(shares)
 	if share > shareMost {
 		row.Reached = "not said: a rail was slower alone than beside others"
 	}

@@ -203,7 +203,7 @@ func rows(name string, engines, floors []result) []report.Row {
 		report.Beside(name+": a stream, against its share of the processors that are left", engine.String()),
 		report.Beside(name+": the same of plain sockets, whose listener closes at once", floor.String()),
 		report.Judge(name+": the share of the stream, against that of plain sockets", fmt.Sprintf("%.0f %%", 100*ratio),
-			"at least 80 %", ratio >= shareLeast),
+			"at least 80 %", ratio >= shareLeast).Of(ratios),
 		report.Judge(name+": memory of the attacked engine", fmt.Sprintf("%+.1f MiB", float64(grown)/(1<<20)),
 			"at most 64 MiB more", grown <= growthMost),
 	}

@@ -48,7 +48,7 @@ func fair(o options, p place) ([]report.Row, error) {
 	return []report.Row{report.Judge(fmt.Sprintf("%d clients of one engine flood in one class, %s: Jain's index",
 		clients, w.name),
 		fmt.Sprintf("%.3f median, %.3f least, %.0f MB/s", report.Median(index), least, report.Median(rate)/1e6),
-		"at least 0.95", report.Median(index) >= 0.95)}, nil
+		"at least 0.95", report.Median(index) >= 0.95).Of(index)}, nil
 }
 
 // jain is the index of fairness: 1 when all have the same, 1/n when one has everything.

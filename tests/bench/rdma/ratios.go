@@ -51,29 +51,8 @@ func (l limit) verdict(low, high float64) string {
 
 // row has the median, its interval of confidence, and the medians of both sides.
 func (r *ratios) row(name, target string, l limit) report.Row {
-	low, high := interval(r.list)
+	low, high := report.Interval(r.list)
 	figure := fmt.Sprintf("%.2f (%.2f to %.2f): "+r.format+" beside "+r.format, r.median(), low, high,
 		report.Median(slices.Clone(r.ours))*r.scale, report.Median(slices.Clone(r.theirs))*r.scale)
-	return report.Row{Name: name, Figure: figure, Target: target, Reached: l.verdict(low, high)}
-}
-
-// interval is the one of 95 % around a median, by the ranks of the binomial distribution. With fewer than six numbers
-// it is their whole range, and less sure.
-func interval(list []float64) (low, high float64) {
-	sorted := slices.Sorted(slices.Values(list))
-	n := len(sorted)
-	if n == 0 {
-		return 0, 0
-	}
-	share := 1.0 // of all outcomes, that exactly k of n fall below the median
-	for range n {
-		share /= 2
-	}
-	below, k := 0.0, 0
-	for ; k < n/2 && below+share <= 0.025; k++ {
-		below += share
-		share *= float64(n-k) / float64(k+1)
-	}
-	k = max(k-1, 0)
-	return sorted[k], sorted[n-1-k]
+	return report.Row{Name: name, Figure: figure, Target: target, Reached: l.verdict(low, high)}.Of(r.list)
 }

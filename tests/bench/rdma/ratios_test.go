@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/tests/bench/report"
 )
 
 // TestAnIntervalAroundTheLimitSaysNeither asks for verdicts on both sides of each kind of limit.
@@ -27,7 +29,7 @@ func TestIntervalsAreThoseOfTheBinomialRanks(t *testing.T) {
 		for i := range list {
 			list[n-1-i] = float64(i + 1)
 		}
-		low, high := interval(list)
+		low, high := report.Interval(list)
 		require.Equal(t, []float64{float64(rank), float64(n + 1 - rank)}, []float64{low, high}, "%d numbers", n)
 	}
 }

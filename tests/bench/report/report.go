@@ -20,11 +20,23 @@ type Row struct {
 	Figure  string `json:"measured"`
 	Target  string `json:"target"`
 	Reached string `json:"reached"` // yes, no, or why it cannot be said
+
+	// Interval of 95 % around the figure that is judged, by which bench-all compares runs; nil where it has none.
+	Interval *[2]float64 `json:"interval,omitempty"`
+}
+
+// Of gives the row the interval of rounds, each with its own figure.
+func (r Row) Of(rounds []float64) Row {
+	if len(rounds) > 1 {
+		low, high := Interval(rounds)
+		r.Interval = &[2]float64{low, high}
+	}
+	return r
 }
 
 // Judge makes a row with a verdict.
 func Judge(name, figure, target string, reached bool) Row {
-	r := Row{name, figure, target, "no"}
+	r := Row{Name: name, Figure: figure, Target: target, Reached: "no"}
 	if reached {
 		r.Reached = "yes"
 	}
@@ -108,4 +120,25 @@ func Median[T ~int64 | ~float64](list []T) (v T) {
 	}
 	slices.Sort(list)
 	return list[(n-1)/2] + (list[n/2]-list[(n-1)/2])/2
+}
+
+// Interval is the one of 95 % around the median of a list, by the ranks of the binomial distribution. With fewer than
+// six numbers it is their whole range, and less sure.
+func Interval(list []float64) (low, high float64) {
+	sorted := slices.Sorted(slices.Values(list))
+	n := len(sorted)
+	if n == 0 {
+		return 0, 0
+	}
+	share := 1.0 // of all outcomes, that exactly k of n fall below the median
+	for range n {
+		share /= 2
+	}
+	below, k := 0.0, 0
+	for ; k < n/2 && below+share <= 0.025; k++ {
+		below += share
+		share *= float64(n-k) / float64(k+1)
+	}
+	k = max(k-1, 0)
+	return sorted[k], sorted[n-1-k]
 }
