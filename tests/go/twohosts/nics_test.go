@@ -171,7 +171,7 @@ func TestALostChannelOfIMEXLeavesRDMA(t *testing.T) {
 func TestALostDeviceGoesOnByRDMA(t *testing.T) {
 	withNICs(t, true, func(p *nicPair) {
 		p.write(nothing)
-		p.await("mnnvl") // a busy machine may have moved on to NICs by itself
+		p.await("mnnvl")                   // a busy machine may have moved on to NICs by itself
 		p.gpu.Inject("copy", 2, 220, true) // CUDA_ERROR_NVLINK_UNCORRECTABLE
 		s := p.write(nothing)
 		require.EqualValues(p, 1, s.Failovers)
