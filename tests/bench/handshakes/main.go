@@ -128,14 +128,15 @@ type result struct {
 	grown         int64
 }
 
-// attack measures the stream alone and then beside an attack.
+// attack measures the stream alone, beside an attack, and alone again: machines drift.
 func attack(o *options, a act, e ends) (r result, err error) {
 	c, at, err := begin(e)
 	defer c.kill()
 	if err != nil {
 		return r, err
 	}
-	if r.alone, err = c.during(func() error { <-time.After(calm); return nil }); err != nil {
+	rest := func() error { <-time.After(calm); return nil }
+	if r.alone, err = c.during(rest); err != nil {
 		return r, err
 	}
 	var heap, begun int64
@@ -163,6 +164,12 @@ func attack(o *options, a act, e ends) (r result, err error) {
 	if err := c.stranger.Call("Side.Begun", Nothing{}, &begun); err != nil {
 		return r, err
 	}
+	c.stranger.Kill()
+	again, err := c.during(rest)
+	if err != nil {
+		return r, err
+	}
+	r.alone.rate, r.alone.own = (r.alone.rate+again.rate)/2, (r.alone.own+again.own)/2
 	r.grown -= heap
 	r.begun = float64(begun) / r.beside.wall.Seconds()
 	r.left = float64(runtime.NumCPU()) - r.beside.others
