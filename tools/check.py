@@ -274,7 +274,6 @@ def main() -> int:
     names = args.only or [name for name in STAGES if args.all or name not in LONG]
     go = interpreters.go_command()
     env = build_gotent.go_env(go)
-    env["PYTHONDONTWRITEBYTECODE"] = "1"
     env.pop("PYTHONPATH", None)
     main = f"{sys.version_info.major}.{sys.version_info.minor}"
     ctx = Context(args.seeds or (10000 if args.all else 400), interpreters.interpreters(), main, everything=args.all)
