@@ -103,7 +103,7 @@ class Server:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(30)
+            self.process.wait(120)  # a server over the real NIXL took more than 30 s to give its memory back, once
             self.process = None
 
     def get(self, path: str, limit: float = 30) -> str:
