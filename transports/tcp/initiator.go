@@ -26,7 +26,7 @@ type initiatorLane struct {
 	deaf atomic.Bool // epoll does not look at its read side because a waiter does; Poll looks here
 
 	rests atomic.Bool // epoll does not look at it because nothing is due; the next write arms it, or the sweep
-	asked atomic.Bool // a question of the link went this way, and its answer may: the lane does not rest
+	asked atomic.Bool // a question of the link went this way: the lane does not rest before an answer comes this way
 
 	// Waiters look at it, see attend.go; place and gone are guarded by the list's mutex.
 	attended atomic.Bool
