@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"runtime"
 	"runtime/debug"
 	"unsafe"
 
@@ -172,6 +171,9 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 // to 100 µs where the processor has to leave its idle state, and many answers come sooner. It returns like drain.
 // At most every other processor spins, and after failures in a row most turns do without. With Settings.BusyPoll each
 // turn spins, for longer (busy polling, as SO_BUSY_POLL of socket(7)), until its time, its lane or the transport ends.
+//
+// It does not yield to Go's scheduler: runtime.Gosched wakes another thread, which takes the lane over or finds nothing
+// to do. Half of the processors are free for other goroutines, and Go preempts one that spins for long.
 func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 	busy := t.settings.BusyPoll > 0
 	if t.spinTime <= 0 || !c.life.state().receives() || c.wantOut.Load() ||
@@ -206,7 +208,6 @@ func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 			if !c.life.state().receives() || t.quit.Err() != nil {
 				return 0, true
 			}
-			runtime.Gosched()
 		}
 	}
 }
