@@ -6,6 +6,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // batch is the engine's record of a batch, beside the core's. It has its waiters, the regions that it uses, and the
@@ -15,8 +16,9 @@ import (
 type batch struct {
 	id      dispatch.BatchID
 	started clock.Time
-	counted bool // in Engine.active until it has ended
-	ended   bool // final: the page shows the same until tasks are added
+	counted bool              // in Engine.active until it has ended
+	ended   bool              // final: the page shows the same until tasks are added
+	classes transport.Classes // of its tasks
 	note    *note
 	failure *errs.Error // of the sync or the notification behind the last byte
 	unsure  bool        // failure is of a sync: written bytes may not be there after a crash
@@ -169,6 +171,7 @@ func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 		b.ended, b.counted = false, true
 		e.active++
 	}
+	b.classes |= c.classes
 	b.uses = append(b.uses, c.uses...)
 	if len(c.lists) > 0 {
 		b.lists = append(b.lists, c.lists...)

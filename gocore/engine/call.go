@@ -49,16 +49,17 @@ type Call struct {
 	terms  Terms // of the shapes that follow; within their ranges
 
 	specs   []dispatch.TaskSpec
-	runs    []run      // of specs that go to one peer, in the order of specs
-	total   uint64     // bytes of specs; this and the next two are known when the call is complete
-	due     clock.Time // the earliest deadline of specs
-	durable bool       // a request asks for durability
-	streams bool       // a request asks for a stream
-	waits   bool       // and one of them is not done
-	uses    []*region  // each once
-	lists   []*places  // of pages; given to the batch when it takes the specs
-	files   []fileUse  // each once
-	gates   []callGate // of streams, each once
+	runs    []run             // of specs that go to one peer, in the order of specs
+	total   uint64            // bytes of specs; this and the next three are known when the call is complete
+	due     clock.Time        // the earliest deadline of specs
+	durable bool              // a request asks for durability
+	classes transport.Classes // of specs
+	streams bool              // a request asks for a stream
+	waits   bool              // and one of them is not done
+	uses    []*region         // each once
+	lists   []*places         // of pages; given to the batch when it takes the specs
+	files   []fileUse         // each once
+	gates   []callGate        // of streams, each once
 	note    *note
 	trace   string // the caller's name for the transfer
 
@@ -319,16 +320,17 @@ func (c *Call) tasksOf(i int) []dispatch.TaskSpec {
 	return c.specs[c.runs[i].first:end]
 }
 
-// sum adds up the tasks: their bytes, their earliest deadline, and whether one asks for durability. They begin here: a
-// fence of before has nothing to do with them.
+// sum adds up the tasks: their bytes, their earliest deadline, their classes, and whether one asks for durability. They
+// begin here: a fence of before has nothing to do with them.
 func (c *Call) sum() {
-	c.total, c.due, c.durable = 0, clock.Never, false
+	c.total, c.due, c.durable, c.classes = 0, clock.Never, false, 0
 	for i := range c.runs {
 		epoch, tasks := c.runs[i].to.begin(), c.tasksOf(i)
 		for k := range tasks {
 			s := &tasks[k]
 			s.Epoch = epoch
 			c.total += s.Length
+			c.classes |= 1 << s.Class
 			c.due = min(c.due, s.Due())
 			c.durable = c.durable || s.Durability == request.DurabilityData
 			c.streams = c.streams || s.Stream != 0

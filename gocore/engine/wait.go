@@ -21,9 +21,9 @@ import (
 // they are in the order of their classes, and its own are among them. It returns as soon as its batch has ended or its
 // time is over. While other threads still copy for its batch it stays for spinLast after its last piece.
 //
-// A waiter that parks sleeps on the descriptors of all transports on which answers are expected, and reads the ready
-// ones. A transport without descriptors completes by its own goroutines, and the end of the batch wakes the waiter by
-// its signal.
+// A waiter that parks sleeps on the descriptors of all transports on which answers of its batch's classes are expected,
+// and reads the ready ones. A transport without descriptors completes by its own goroutines, and the end of the batch
+// wakes the waiter by its signal.
 const (
 	spinMost = 100 * time.Microsecond
 	spinLast = 50 * time.Microsecond
@@ -158,6 +158,7 @@ func (e *Engine) park(id dispatch.BatchID, now, until clock.Time) dispatch.State
 		return e.page.state(id)
 	}
 	w := e.newWaiter()
+	w.classes = b.classes
 	b.waiters = append(b.waiters, w)
 	e.unlockAndDrain()
 
@@ -218,7 +219,7 @@ func (e *Engine) passScheduler(now clock.Time) {
 func (e *Engine) sleep(w *waiter, limit time.Duration) (expected bool) {
 	w.watches, w.ends = w.watches[:0], w.ends[:0]
 	for _, p := range e.parkers {
-		w.watches = p.Watch(w.watches)
+		w.watches = p.Watch(w.watches, w.classes)
 		w.ends = append(w.ends, len(w.watches))
 	}
 	arm(e.pollers)

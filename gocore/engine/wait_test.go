@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -24,15 +25,16 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// watcher counts the sleeps in which its transport was watched, and the completions that a sleeper read itself.
+// watcher counts the sleeps for batches of one class in which its transport was watched, and the completions that a
+// sleeper read itself.
 type watcher struct {
 	transport.Parker
 	watched, woken *atomic.Int64
 }
 
-func (w watcher) Watch(list []transport.Watch) []transport.Watch {
-	longer := w.Parker.Watch(list)
-	if len(longer) > len(list) {
+func (w watcher) Watch(list []transport.Watch, classes transport.Classes) []transport.Watch {
+	longer := w.Parker.Watch(list, classes)
+	if len(longer) > len(list) && bits.OnesCount8(uint8(classes)) == 1 {
 		w.watched.Add(1)
 	}
 	return longer
@@ -165,7 +167,8 @@ func TestSleepersOfSeveralTransportsAreAlwaysWoken(t *testing.T) {
 					from[k] = byte(random.Uint32())
 				}
 				chosen := here.ports[random.IntN(len(here.ports))]
-				terms := Terms{Op: transport.Write, Require: 1 << chosen.number}
+				terms := Terms{Op: transport.Write, Require: 1 << chosen.number,
+					Class: uint8(random.IntN(dispatch.ClassCount))}
 				id, err := here.Move(&Request{Terms: terms, Source: base + uintptr(i*slot),
 					Remote: Remote{Segment: at, Offset: i * slot}, Length: n})
 				state := dispatch.Failed
@@ -212,7 +215,7 @@ func (*lookout) Poll(int) int            { return 0 }
 func (*lookout) Arm()                    {}
 func (*lookout) Woken([]transport.Watch) {}
 
-func (l *lookout) Watch(list []transport.Watch) []transport.Watch {
+func (l *lookout) Watch(list []transport.Watch, _ transport.Classes) []transport.Watch {
 	for l.ended.Load() < l.round {
 		runtime.Gosched()
 	}
@@ -287,7 +290,7 @@ type finder struct {
 func (*finder) Poll(int) int { return 0 }
 func (*finder) Arm()         {}
 
-func (f *finder) Watch(list []transport.Watch) []transport.Watch {
+func (f *finder) Watch(list []transport.Watch, classes transport.Classes) []transport.Watch {
 	return append(list, transport.Watch{Fd: int32(f.answer.fd), Events: unix.POLLIN})
 }
 

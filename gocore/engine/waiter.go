@@ -18,6 +18,8 @@ type waiter struct {
 	signal *signal     // nil if there was no descriptor left
 	parked atomic.Bool // in the kernel, or about to be
 
+	classes transport.Classes // of the batch that it waits for
+
 	// Of the parked thread, used again by the next one.
 	watches []transport.Watch
 	ends    []int // of the watches of each parker, in the engine's order

@@ -22,16 +22,23 @@ type (
 	//	      +--------------------------the batch is pending------------------------+
 	Parker interface {
 		Poller
-		// Watch appends the descriptors by which something that is expected will show, WatchesMost at most, and none
-		// when nothing is expected. An answer that has come and was not polled yet makes its descriptor ready. Until
-		// Woken the transport leaves these descriptors to the caller; its own goroutines look after everything else
-		// once Arm was called.
-		Watch(list []Watch) []Watch
+		// Watch appends the descriptors by which something that is expected in some classes will show, WatchesMost at
+		// most, and none when nothing is expected. Descriptors that other classes have to themselves are left out: a
+		// waiter of HIGH would work for LOW, and the system lets its thread wait for that later. An answer that has
+		// come and was not polled yet makes its descriptor ready. Until Woken the transport leaves these descriptors to
+		// the caller; its own goroutines look after everything else once Arm was called.
+		Watch(list []Watch, classes Classes) []Watch
 		// Woken ends a Watch that appended something. It is given those entries with Ready filled in, and polls the
 		// ready ones. The others may have ended meanwhile. Arm is owed as after Poll.
 		Woken(list []Watch)
 	}
 )
+
+// Classes is a set of priority classes: bit i is class i.
+type Classes uint8
+
+// AllClasses is the set of all of them.
+const AllClasses = ^Classes(0)
 
 // Watch is a descriptor that a waiter sleeps on.
 type Watch struct {

@@ -267,8 +267,8 @@ func (t *Transport) Arm() {
 	}
 }
 
-// Watch implements transport.Parker.
-func (t *Transport) Watch(list []transport.Watch) []transport.Watch {
+// Watch implements transport.Parker. Completion queues have the answers of all classes.
+func (t *Transport) Watch(list []transport.Watch, _ transport.Classes) []transport.Watch {
 	first := t.watchers.Add(1) == 1
 	before := len(list)
 	for i, d := range t.nics() {

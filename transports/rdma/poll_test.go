@@ -20,7 +20,7 @@ func TestAQueueThatHasNotRungIsNotArmedAgain(t *testing.T) {
 	tr.Arm()
 	before := r.f.Control(t, "arms")
 	for range 20 {
-		list := tr.Watch(nil)
+		list := tr.Watch(nil, transport.AllClasses)
 		require.Len(t, list, 2)
 		tr.Arm()
 		tr.Woken(list)
@@ -55,7 +55,7 @@ func TestARingThatNoSleeperSawIsAnswered(t *testing.T) {
 	tr := r.a.Transport.(*Transport)
 	d := tr.nics()[0]
 	for turn := range 6 {
-		list := tr.Watch(nil)
+		list := tr.Watch(nil, transport.AllClasses)
 		tr.Arm()
 		heard := turn%2 == 1
 		if heard {
@@ -150,7 +150,7 @@ func TestARingIsTakenByOneCall(t *testing.T) {
 	const slices = 8
 	before := r.f.Control(t, "drains")
 	for i := range uint64(slices) {
-		list := tr.Watch(nil)
+		list := tr.Watch(nil, transport.AllClasses)
 		tr.Arm()
 		s := r.slice(t, r.c.Rail(t), i*4096, 4096)
 		require.Equal(t, 1, r.c.Send(s))

@@ -48,7 +48,7 @@ func TestTheModelOfALaneIsTheCode(t *testing.T) {
 		"Poll":    func(uint8) { tr.Poll(1) },
 		"Arm":     func(uint8) { tr.Arm() },
 		"sweep":   func(uint8) { tr.sweep() },
-		"Watch":   func(uint8) { tr.Watch(nil) },
+		"Watch":   func(uint8) { tr.Watch(nil, transport.AllClasses) },
 		"Woken":   func(uint8) { tr.Woken([]transport.Watch{{Fd: int32(lane.fd), Tag: uint64(lane.key)}}) },
 	}
 	for name, function := range functions {

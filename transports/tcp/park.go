@@ -10,11 +10,12 @@ import (
 // itself: handing it on from a worker would cost two more wake-ups. Workers keep away from the read side of these lanes
 // and serve all others.
 //
-// It takes only one of the lanes with much READ payload on its way: other processors should receive the rest.
-func (t *Transport) Watch(list []transport.Watch) []transport.Watch {
+// Lanes of other classes stay with the workers. It takes only one of the lanes with much READ payload on its way: other
+// processors should receive the rest.
+func (t *Transport) Watch(list []transport.Watch, classes transport.Classes) []transport.Watch {
 	bulk, room := false, transport.WatchesMost
 	for l := range t.attendedLanes {
-		if room == 0 || !l.busy.Load() || (bulk && l.bulk.Load()) {
+		if room == 0 || !l.carries(classes) || !l.busy.Load() || (bulk && l.bulk.Load()) {
 			continue
 		}
 		if fd := l.sleepOn(); fd >= 0 {

@@ -67,6 +67,15 @@ func groupOf(class uint8) int {
 	return 1
 }
 
+// carries reports whether the lane carries one of the classes.
+func (l *initiatorLane) carries(classes transport.Classes) bool {
+	urgent := classes & 1
+	if l.group == 0 {
+		return urgent != 0
+	}
+	return classes != urgent
+}
+
 func (s *laneSet) each(f func(*initiatorLane)) {
 	for i := range s.groups {
 		for _, l := range s.groups[i].lanes() {

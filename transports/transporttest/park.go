@@ -28,10 +28,11 @@ func parkRules() []rule {
 // sleepMost is how long a sleeper of the suite sleeps at once. In an engine the end of a batch wakes it.
 const sleepMost = 20 * time.Millisecond
 
-// sleepOnce plays a waiter of the engine that parks, up to its Arm. It returns the number of descriptors.
-func (p *pair) sleepOnce(t *testing.T) (watched int) {
+// sleepOnce plays a waiter of the engine for some classes that parks, up to its Arm. It returns the number of
+// descriptors.
+func (p *pair) sleepOnce(t *testing.T, classes transport.Classes) (watched int) {
 	parker := must[transport.Parker](p.a.Transport)
-	list := parker.Watch(nil)
+	list := parker.Watch(nil, classes)
 	parker.Arm()
 	if len(list) == 0 {
 		return 0
@@ -53,12 +54,12 @@ func (p *pair) sleepOnce(t *testing.T) (watched int) {
 	return len(list)
 }
 
-// sleepUntil sleeps until the slices have ended.
-func (p *pair) sleepUntil(t *testing.T, list []*transport.Slice) {
+// sleepUntil sleeps as a waiter for some classes until the slices have ended.
+func (p *pair) sleepUntil(t *testing.T, classes transport.Classes, list []*transport.Slice) {
 	defer must[transport.Parker](p.a.Transport).Arm()
 	late := clock.Now().Add(p.w.h.Patience)
 	for {
-		watched := p.sleepOnce(t)
+		watched := p.sleepOnce(t, classes)
 		p.w.mu.Lock()
 		ended := p.c.endedLocked(list)
 		p.w.mu.Unlock()
@@ -107,15 +108,18 @@ func testSleeper(t *testing.T, h Harness) {
 		must[transport.Poller](p.a.Transport).Poll(0) // as a waiter that looks first
 		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)]
-		if round%3 == 2 { // something else wakes the sleeper, which leaves: the transport's own goroutines must go on
+		switch round % 3 {
+		case 0:
+			p.sleepUntil(t, transport.AllClasses, list)
+		case 1: // it waits for something else, and must not hold the slices up
+			p.sleepUntil(t, transport.AllClasses&^1, list)
+		case 2: // something else wakes the sleeper, which leaves: the transport's own goroutines must go on
 			parker := must[transport.Parker](p.a.Transport)
-			if list := parker.Watch(nil); len(list) > 0 {
+			if list := parker.Watch(nil, transport.AllClasses); len(list) > 0 {
 				parker.Arm()
 				parker.Woken(list)
 			}
 			parker.Arm()
-		} else {
-			p.sleepUntil(t, list)
 		}
 		for i, end := range p.c.Wait(t, list...) {
 			require.Nil(t, end.Err)
@@ -133,7 +137,7 @@ func testSleepers(t *testing.T, h Harness) {
 	}
 	p.meanwhile(3, func() {
 		for range 3 {
-			p.sleepOnce(t)
+			p.sleepOnce(t, transport.AllClasses)
 		}
 		must[transport.Parker](p.a.Transport).Arm()
 	}, func() { runJobs(t, jobs) })

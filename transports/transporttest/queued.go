@@ -114,7 +114,7 @@ func (t *queued) Arm() {
 }
 
 // Watch implements transport.Parker.
-func (t *queued) Watch(list []transport.Watch) []transport.Watch {
+func (t *queued) Watch(list []transport.Watch, _ transport.Classes) []transport.Watch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.expected == 0 {

@@ -27,11 +27,11 @@ func (s *sleeper) Arm() {
 	}
 }
 
-func (s *sleeper) Watch(list []transport.Watch) []transport.Watch {
+func (s *sleeper) Watch(list []transport.Watch, classes transport.Classes) []transport.Watch {
 	if s.name == "has nothing to sleep on" {
 		return list
 	}
-	return s.parker.Watch(list)
+	return s.parker.Watch(list, classes)
 }
 
 func (s *sleeper) Woken(list []transport.Watch) {
