@@ -1,6 +1,10 @@
 package dispatch
 
-import "github.com/tent-engine/tent/gocore/clock"
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+)
 
 // The choice among rails is an auction. Each rail bids the moment at which it would finish the next slice, and the
 // least bid wins. To ask every rail for every slice would make a slice dearer by the number of rails; so bids are kept
@@ -48,6 +52,7 @@ func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
 	case !l.several:
 		return c.only(l, now)
 	}
+
 	a := &c.auction
 	anew := a.link != l || a.forgets || a.mixed || l.unalike()
 	if anew {
@@ -63,11 +68,10 @@ func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
 			continue
 		}
 		b := a.order[0]
-		if b.round == a.round || b.stands(l, a) {
+		switch current := b.round == a.round || b.stands(l, a); {
+		case current && !l.waits(b):
 			return b.rail, b.offer
-		}
-		switch {
-		case !c.renew(l, b, now):
+		case current || !c.renew(l, b, now):
 			a.order = append(a.order[:0], a.order[1:]...)
 		case !anew && (a.mixed || b.offer.left() < a.most || !b.offer.of().cutAs(a.head)):
 			c.collectBids(l, now)
@@ -77,6 +81,58 @@ func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
 		}
 	}
 }
+
+// waits reports whether the slice of a winner should wait for another rail, or for later. Two rules, for rails that
+// take long, while others carry something:
+//
+//   - A rail has no more than aheadMost of work before it. It pulls again when a slice of its own comes back, and by
+//     then all rates are known better.
+//   - The others would end all that waits, and this slice, before the winner ends the slice: earliest completion first
+//     (Lim et al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", 2017).
+//
+// A slow rail that pulls whenever it has room holds a whole window when the others are done. Hedging repairs that only
+// where slices are given back: a posted READ of a queue pair ends in its own time.
+//
+// A turn granted by ageing is used. Rails count that have something in flight, whose end makes the core choose again,
+// and of which the rate is measured, as that of the winner must be.
+func (l *link) waits(winner *bid) bool {
+	r, next := winner.rail, &winner.offer
+	if winner.cost <= float64(hedgeGainLeast) || next.aged || !r.meter.Measured() {
+		return false
+	}
+	t, way := next.of(), next.hop()
+	bytes, rate, best := uint64(0), 0.0, 0.0
+	for _, other := range l.rails {
+		if other != nil && other != r && other.slices > 0 && other.rank == l.rank && other.band <= r.band &&
+			other.meter.Measured() && !l.apart(other, t, way) {
+			bytes += other.bytes
+			rate += other.meter.Rate()
+			best = max(best, other.meter.Rate())
+		}
+	}
+	if rate == 0 {
+		return false
+	}
+	for class := range next.class + 1 {
+		bytes += l.queues[class].bytes
+	}
+	if next.piece == nil {
+		bytes -= next.want
+	}
+	finish := float64(r.bytes+next.want) / r.meter.Rate() * 1e9
+	others := (float64(bytes)/rate + float64(next.want)/best) * 1e9
+	busy := r.slices > 1
+	if others+float64(hedgeGainLeast) >= finish && (!busy || finish <= float64(max(aheadMost, 2*r.meter.Delay()))) {
+		return false
+	}
+	if busy { // as busy as it should be: its rate is its own
+		r.meter.Full(true)
+	}
+	return true
+}
+
+// aheadMost bounds the work before a rail while others carry something.
+const aheadMost = 25 * time.Millisecond
 
 // first is the most urgent class that has work; -1 if there is none.
 func (l *link) first() int {
