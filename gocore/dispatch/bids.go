@@ -91,10 +91,10 @@ func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
 //     (Lim et al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", 2017).
 //
 // A slow rail that pulls whenever it has room holds a whole window when the others are done. Hedging repairs that only
-// where slices are given back: a posted READ of a queue pair ends in its own time.
+// if slices are given back: a posted READ of a queue pair ends in its own time.
 //
-// A turn granted by ageing is used. Rails count that have something in flight, whose end makes the core choose again,
-// and of which the rate is measured, as that of the winner must be.
+// A turn granted by ageing is used. The others that count have something in flight: its end makes the core choose again.
+// The rates of all are measured.
 func (l *link) waits(winner *bid) bool {
 	r, next := winner.rail, &winner.offer
 	if winner.cost <= float64(hedgeGainLeast) || next.aged || !r.meter.Measured() {

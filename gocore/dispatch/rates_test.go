@@ -109,7 +109,7 @@ func TestASlowRailTakesNoMoreThanItEndsInTime(t *testing.T) {
 	}
 }
 
-// What is left at the end of a request waits for the fast rail, which ends it before the slow one ends a slice.
+// The last bytes of a request wait for the fast rail, which ends them before the slow one ends a slice.
 func TestTheEndOfARequestWaitsForTheFastRail(t *testing.T) {
 	r := newRace(t, Options{}, 40*megabyte, megabyte)
 	r.posted = true

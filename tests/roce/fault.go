@@ -48,8 +48,11 @@ func (r Rail) Duplicate(share float64) error {
 // Limit bounds the rate of both directions, in bytes/s.
 func (r Rail) Limit(rate uint64) error { return r.impair(Both, netlink.NetemQdiscAttrs{Rate64: rate}) }
 
-// Heal ends the faults of the path: the six above.
-func (r Rail) Heal() error { return r.impair(Both, netlink.NetemQdiscAttrs{}) }
+// Heal ends the faults of the path: the six above. A rate must be replaced by one: netem keeps the last one otherwise.
+func (r Rail) Heal() error { return r.impair(Both, netlink.NetemQdiscAttrs{Rate64: unlimited}) }
+
+// unlimited is far beyond the guest, in bytes/s.
+const unlimited = 1 << 40
 
 func (r Rail) impair(d Direction, attrs netlink.NetemQdiscAttrs) error {
 	healthy := netlink.NetemQdiscAttrs{}
