@@ -72,7 +72,7 @@ func faultRows(name string, back, before, event, failed []time.Duration) []repor
 			fmt.Sprintf("%s median, %s p99", report.Milli(median), report.Milli(p99)),
 			"10 ms median, 30 ms p99 beyond the first word of the fault",
 			median <= first+10*time.Millisecond && p99 <= first+30*time.Millisecond),
-		report.Beside("the same, at a moment without fault", fmt.Sprintf("%s median, %s p99",
+		report.Beside(name+": the same, at a moment without fault", fmt.Sprintf("%s median, %s p99",
 			report.Milli(report.Median(before)), report.Milli(report.Quantile(before, 0.99)))),
 		report.Beside(name+": until the plain C program hears of it", words),
 	}
