@@ -93,7 +93,7 @@ func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
 // A slow rail that pulls whenever it has room holds a whole window when the others are done. Hedging repairs that only
 // if slices are given back: a posted READ of a queue pair ends in its own time.
 //
-// A turn granted by ageing is used. Others count if they carry something: its end makes the core choose again. The rates
+// A turn granted by ageing is used. Others count if they carry something: its end makes the core choose again. Rates
 // of all are measured.
 func (l *link) waits(winner *bid) bool {
 	r, next := winner.rail, &winner.offer
