@@ -170,6 +170,18 @@ def pages(
 
 
 def _grid(engine: Handle, operand: Any, page_bytes: int | str | None, *, remote: bool, op: int) -> grid.Grid:
+    if type(page_bytes) is int:  # the usual cases first: a region that remembers its grid
+        known: grid.Grid | None = None
+        if type(operand) is RemoteRegion:
+            segment = operand.segment
+            if remote and segment._engine is engine and not segment._closed:
+                known = operand._grids.get(page_bytes)
+        elif type(operand) is Region and not remote:
+            usable = operand._engine is engine and not operand._closed
+            if usable and not (op == READ and operand._memory.read_only):
+                known = operand._grids.get(page_bytes)
+        if known is not None:
+            return known
     side = "remote" if remote else "local"
     if isinstance(operand, grid.Grid):
         if operand._engine is not engine or operand._closed:
