@@ -52,7 +52,6 @@ func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
 	case !l.several:
 		return c.only(l, now)
 	}
-
 	a := &c.auction
 	anew := a.link != l || a.forgets || a.mixed || l.unalike()
 	if anew {
@@ -94,7 +93,7 @@ func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
 // if slices are given back: a posted READ of a queue pair ends in its own time.
 //
 // A turn granted by ageing is used. Others count if they carry something: its end makes the core choose again. Rates
-// of all are measured.
+// of all are measured. A rail that waits counts as full, or its rate would never be measured lower.
 func (l *link) waits(winner *bid) bool {
 	r, next := winner.rail, &winner.offer
 	if winner.cost <= float64(hedgeGainLeast) || next.aged || !r.meter.Measured() {
@@ -125,7 +124,7 @@ func (l *link) waits(winner *bid) bool {
 	if others+float64(hedgeGainLeast) >= finish && (!busy || finish <= float64(max(aheadMost, 2*r.meter.Delay()))) {
 		return false
 	}
-	if busy { // as busy as it should be: its rate is its own
+	if busy {
 		r.meter.Full(true)
 	}
 	return true

@@ -97,7 +97,7 @@ func TestASlowRailTakesNoMoreThanItEndsInTime(t *testing.T) {
 			sum += rates[i]
 		}
 		r := newRace(t, Options{}, rates...)
-		r.posted = true
+		r.keeps = true
 		r.took(r.start(64<<20, High)) // the rates are learned
 		hedged := r.core.hedged
 		const bytes = 64 << 20
@@ -112,7 +112,7 @@ func TestASlowRailTakesNoMoreThanItEndsInTime(t *testing.T) {
 // The last bytes of a request wait for the fast rail, which ends them before the slow one ends a slice.
 func TestTheEndOfARequestWaitsForTheFastRail(t *testing.T) {
 	r := newRace(t, Options{}, 40*megabyte, megabyte)
-	r.posted = true
+	r.keeps = true
 	for range 2 { // a rail of which nothing was heard for a second is tried
 		r.took(r.start(64<<20, High))
 	}
@@ -124,7 +124,7 @@ func TestTheEndOfARequestWaitsForTheFastRail(t *testing.T) {
 // A rail that becomes slower in the middle has little in flight, so little comes late.
 func TestARailThatBecomesSlowerHoldsLittle(t *testing.T) {
 	r := newRace(t, Options{}, 40*megabyte, 4*megabyte)
-	r.posted = true
+	r.keeps = true
 	r.took(r.start(64<<20, High))
 	k := r.start(64<<20, High)
 	r.run(r.now.Add(200*time.Millisecond), func() bool { return false })

@@ -26,7 +26,7 @@ type world struct {
 	check   *checker
 	keys    *keys                // nil: all work everywhere
 	owners  *descriptors         // nil: keys stay as they are
-	posted  bool                 // a withdrawn slice ends in its own time, as a posted READ of a queue pair does
+	keeps   bool                 // a withdrawn slice ends in its own time, as a posted READ of a queue pair does
 	calm    bool                 // the world is healed: no faults any more
 	rigged  *errs.Error          // every failure is this one
 	stepped clock.Time           // when the core ran last
@@ -382,7 +382,7 @@ func (w *world) withdraw(s *transport.Slice) {
 	if q.refused {
 		return // never taken, the refusal is on its way
 	}
-	if w.posted {
+	if w.keeps {
 		return
 	}
 	late := w.between(0, 3*time.Millisecond)
