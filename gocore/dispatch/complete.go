@@ -141,9 +141,7 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 			c.endStandstill(r, a, c.awake(now))
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
 			r.device.noteDelivery(r, a, delivered, took, now)
-			if bytes, full := r.meter.TakeFull(); full > 0 {
-				c.judgePace(r, bytes, a.Length, full, now)
-			}
+			r.came = a.Length
 			r.lastGood = now
 			c.signOfLife(r, now)
 		}

@@ -11,6 +11,7 @@ import (
 
 // pump cuts slices until no rail of the link has room or nothing waits.
 func (c *Core) pump(l *link, now clock.Time) {
+	c.settle(l, now)
 	if l.peer.open > 0 || l.up == 0 {
 		c.releaseNext(l, now)
 		return
@@ -38,6 +39,22 @@ func (c *Core) pump(l *link, now clock.Time) {
 			return
 		}
 		c.cut(l, r, next, now)
+	}
+}
+
+// settle ends the samples of the rates, with all that this step has brought.
+func (c *Core) settle(l *link, now clock.Time) {
+	for _, d := range l.devices {
+		d.meter.Settle()
+	}
+	for _, r := range l.rails {
+		if r == nil {
+			continue
+		}
+		r.meter.Settle()
+		if bytes, full := r.meter.TakeFull(); full > 0 {
+			c.judgePace(r, bytes, r.came, full, now)
+		}
 	}
 }
 

@@ -116,6 +116,7 @@ type railState struct {
 	lastGood   clock.Time // last completion with bytes
 	errors     uint64
 	carried    uint64 // bytes
+	came       uint64 // bytes of the slice that came back last
 	timer      timer
 	submit     mark
 	withdraw   mark

@@ -82,6 +82,7 @@ type Meter struct {
 	spoke   clock.Time     // the same in awake time
 	stopped [2]*clock.Time // see Except; nil: never
 	since   clock.Time     // start of the sample; 0 while idle
+	until   clock.Time     // its latest delivery
 	bytes   uint64         // delivered in the sample
 	slices  uint64         // that brought them
 
@@ -115,12 +116,15 @@ func (m *Meter) awake(now clock.Time) clock.Time {
 // Begin is called when the idle rail gets its first slice.
 func (m *Meter) Begin(now clock.Time) {
 	m.spoke = m.awake(now)
-	m.since, m.heard, m.bytes, m.slices, m.full, m.capped = now, now, 0, 0, false, false
+	m.since, m.until, m.heard, m.bytes, m.slices, m.full, m.capped = now, now, now, 0, 0, false, false
 }
 
 // Full notes that work waits for room on the rail. capped means that a smaller window, of LOW or of slow start, keeps
 // more from being in flight: the rate of such a rail may be the window's and not its own.
-func (m *Meter) Full(capped bool) { m.full, m.capped = true, m.capped || capped }
+func (m *Meter) Full(capped bool) {
+	m.Settle()
+	m.full, m.capped = true, m.capped || capped
+}
 
 // Delivered notes n bytes of a slice that took the given time. ahead is the bytes in flight when it was posted, its own
 // included; idle means that nothing is left on the rail.
@@ -135,15 +139,25 @@ func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now cl
 	m.Carried(n, idle, now)
 }
 
-// Carried notes bytes that were delivered. A caller that wants the rate alone needs only Begin, Full and Carried.
+// Carried notes bytes that were delivered. A caller that wants the rate alone needs only Begin, Full, Carried and Settle.
 func (m *Meter) Carried(n uint64, idle bool, now clock.Time) {
+	if now > m.until {
+		m.Settle()
+	}
 	m.bytes += n
 	m.slices++
-	if now-m.since >= sampleTime {
-		m.sample(now)
-	}
+	m.until = now
 	if idle {
+		m.Settle()
 		m.since = 0
+	}
+}
+
+// Settle ends a sample that is long enough. The caller has noted all that was delivered until now: slices of one chain
+// arrive at one moment, and a sample that ended at the first would be taken for a slow rail.
+func (m *Meter) Settle() {
+	if m.since != 0 && m.until-m.since >= sampleTime {
+		m.sample(m.until)
 	}
 }
 

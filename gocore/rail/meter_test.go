@@ -19,8 +19,31 @@ func deliver(m *Meter, rate float64, slice uint64, n int, full bool, now clock.T
 		}
 		now = now.Add(each)
 		m.Delivered(slice, slice, each, false, now)
+		m.Settle()
 	}
 	return now
+}
+
+// Slices of one chain come back at one moment, and the rail may be empty behind it.
+func TestSlicesThatArriveAtOnceAreOneSample(t *testing.T) {
+	for _, drained := range []bool{false, true} {
+		var m Meter
+		m.Reset(1e9)
+		now := clock.Time(time.Second)
+		m.Begin(now)
+		for range 50 {
+			m.Full(true)
+			now = now.Add(8 * time.Millisecond)
+			for i := range 8 {
+				m.Delivered(64<<10, 8*64<<10, 8*time.Millisecond, drained && i == 7, now)
+			}
+			m.Settle()
+			if drained {
+				m.Begin(now)
+			}
+		}
+		require.InEpsilon(t, 64<<10*1e3, m.Rate(), 0.01, "drained %v", drained)
+	}
 }
 
 func TestTheRateFollowsABusyRail(t *testing.T) {
@@ -218,6 +241,7 @@ func TestTheBestRateIsThatOfAFullRailWithLongSlices(t *testing.T) {
 			}
 			now = now.Add(every)
 			m.Delivered(bytes, bytes, every, false, now)
+			m.Settle()
 		}
 		return now
 	}
@@ -328,6 +352,7 @@ func TestOneLongSampleIsNoHighestRate(t *testing.T) {
 		m.Full(false)
 		now = now.Add(took)
 		m.Delivered(100_000, 400_000, 4*took, false, now)
+		m.Settle()
 	}
 	deliver(60 * time.Millisecond)
 	require.Zero(t, m.MaxBandwidth())
@@ -337,6 +362,7 @@ func TestOneLongSampleIsNoHighestRate(t *testing.T) {
 	require.InEpsilon(t, 1e9, m.MaxBandwidth(), 0.1)
 
 	m.Reset(0) // a slow rail is known after a few
+	m.Begin(now)
 	for range 5 {
 		deliver(60 * time.Millisecond)
 	}

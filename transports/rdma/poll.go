@@ -27,8 +27,8 @@ import (
 //
 // While somebody sleeps the goroutine is deaf, for it would be woken only to leave the ring to the sleeper, by switches
 // of threads that cost more than the completion. A sleeper makes it deaf, and the last one to leave makes it hear
-// again, as a part of Arm: the kernel then reports a ring that nobody answered. It may hear beside a sleeper for a
-// moment. Then it notes the ring (bell.missed) for one that something else has woken. Each side writes before it reads
+// again, as a part of Arm: the kernel then reports a ring that nobody answered. Both are system calls, so a device with
+// nothing out is left to its goroutine while another has something. It may hear beside a sleeper for a moment. Then it notes the ring (bell.missed) for one that something else has woken. Each side writes before it reads
 // (Dekker's algorithm): the goroutine its note before the number of sleepers, a sleeper that number before the note.
 
 // batch is the news that a rail hands over once its mutex is free.
@@ -194,7 +194,7 @@ func (d *device) expect() {
 func (d *device) hear(hears bool) {
 	d.pollMu.Lock()
 	defer d.pollMu.Unlock()
-	if d.closed || d.deaf == !hears {
+	if d.closed || d.deaf == !hears || !hears && d.unwatched.Load() { // a sleeper has just left it to the goroutine
 		return
 	}
 	d.deaf = !hears
@@ -267,15 +267,21 @@ func (t *Transport) Arm() {
 	}
 }
 
-// Watch implements transport.Parker. Completion queues have the answers of all classes.
+// Watch implements transport.Parker. Completion queues have the answers of all classes. Where nothing is out on any
+// device, the next slice may be on any.
 func (t *Transport) Watch(list []transport.Watch, _ transport.Classes) []transport.Watch {
 	first := t.watchers.Add(1) == 1
-	before := len(list)
+	before, busy := len(list), -1
 	for i, d := range t.nics() {
 		if first {
 			d.unwatched.Store(false)
 		}
-		if d.arm(); d.given.Load() {
+		if d.arm(); busy < 0 && d.flying.Load() > 0 {
+			busy = i
+		}
+	}
+	for i, d := range t.nics() {
+		if d.given.Load() || busy >= 0 && i != busy && d.rests() {
 			continue
 		}
 		if len(list)-before+len(d.bells) > transport.WatchesMost {
@@ -283,14 +289,30 @@ func (t *Transport) Watch(list []transport.Watch, _ transport.Classes) []transpo
 			d.hear(true)
 			continue
 		}
-		if !d.unwatched.Load() { // else an earlier sleeper does not know its bells
-			d.hear(false)
-		}
+		d.hear(false) // but not where an earlier sleeper does not know its bells
 		for k := range d.bells {
 			list = append(list, transport.Watch{Fd: d.bells[k].fd, Events: unix.POLLIN, Tag: uint64(i)<<8 | uint64(k)})
 		}
 	}
+	if len(list) == before {
+		t.watchers.Add(-1) // Woken is called for those that got watches
+	}
 	return list
+}
+
+// rests reports whether a device has nothing out, and leaves it to its goroutine then. A posting notes its requests
+// before it reads unwatched. No device may rest that some sleeper watches already: nobody would hear it when that one
+// leaves.
+func (d *device) rests() bool {
+	d.pollMu.Lock()
+	defer d.pollMu.Unlock()
+	if d.deaf {
+		return false
+	}
+	unwatched := d.unwatched.Swap(true)
+	flies := d.flying.Load() > 0
+	d.unwatched.Store(unwatched || !flies)
+	return !flies
 }
 
 // Woken implements transport.Parker.

@@ -13,6 +13,15 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
+// answered reports whether nothing is out, and no ring waits for the goroutine.
+func (d *device) answered() bool {
+	d.pollMu.Lock()
+	defer d.pollMu.Unlock()
+	set := []unix.PollFd{{Fd: d.bells[0].fd, Events: unix.POLLIN}}
+	n, err := unix.Poll(set, 0)
+	return err == nil && n == 0 && d.flying.Load() == 0
+}
+
 // TestAQueueThatHasNotRungIsNotArmedAgain counts the arms of sleepers over NICs on which nothing moves.
 func TestAQueueThatHasNotRungIsNotArmedAgain(t *testing.T) {
 	r := newRig(t, nil)
@@ -27,6 +36,54 @@ func TestAQueueThatHasNotRungIsNotArmedAgain(t *testing.T) {
 		tr.Arm()
 	}
 	require.Equal(t, before, r.f.Control(t, "arms"))
+}
+
+// TestADeviceWithNothingOutIsLeftToItsGoroutine: beside another that has something out. A sleeper that watches it
+// already keeps it. Slices that are posted there meanwhile end all the same.
+func TestADeviceWithNothingOutIsLeftToItsGoroutine(t *testing.T) {
+	r := newRig(t, nil)
+	tr := r.a.Transport.(*Transport)
+	busy, idle := tr.nics()[0], tr.nics()[1]
+	deaf := func(d *device) bool {
+		d.pollMu.Lock()
+		defer d.pollMu.Unlock()
+		return d.deaf
+	}
+	all := tr.Watch(nil, transport.AllClasses)
+	require.Len(t, all, 2, "nothing is out: the next slice may be on any")
+	require.True(t, deaf(busy) && deaf(idle))
+	busy.flying.Add(1)
+	second := tr.Watch(nil, transport.AllClasses)
+	require.Len(t, second, 2, "the first sleeper may leave before the second one")
+	for _, list := range [][]transport.Watch{all, second} {
+		tr.Woken(list)
+		tr.Arm()
+	}
+	require.False(t, deaf(busy) || deaf(idle))
+
+	one := tr.Watch(nil, transport.AllClasses)
+	require.Len(t, one, 1)
+	tr.Arm()
+	require.True(t, deaf(busy))
+	require.False(t, deaf(idle))
+	var list []*transport.Slice
+	for i, rail := range r.c.Rails() {
+		if tr.links.Lookup(r.c.Link).rail(rail.Index).device == idle {
+			list = append(list, r.slice(t, rail, uint64(i)*4096, 4096))
+		}
+	}
+	require.NotEmpty(t, list)
+	require.Equal(t, len(list), r.c.Send(list...))
+	for _, end := range r.c.Wait(t, list...) {
+		require.Nil(t, end.Err)
+	}
+	tr.Woken(one)
+	busy.flying.Add(-1)
+	tr.Arm()
+
+	idle.flying.Add(1)
+	require.Len(t, tr.Watch(nil, transport.AllClasses), 1, "the other one")
+	idle.flying.Add(-1)
 }
 
 // TestOnlySlicesThatAreStillOutRing counts the arms of slices that end while they are posted, and of others.
@@ -55,6 +112,7 @@ func TestARingThatNoSleeperSawIsAnswered(t *testing.T) {
 	tr := r.a.Transport.(*Transport)
 	d := tr.nics()[0]
 	for turn := range 6 {
+		await(t, "the goroutine to answer rings of before", d.answered)
 		list := tr.Watch(nil, transport.AllClasses)
 		tr.Arm()
 		heard := turn%2 == 1
