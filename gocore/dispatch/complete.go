@@ -139,11 +139,11 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 		if !withdrawn { // else it was asked for, and its answer may have come another way
 			c.peerSpoke(r.link.peer, c.awake(now), now) // before the meter learns from its silence
 			c.endStandstill(r, a, c.awake(now))
+			c.signOfLife(r, now)
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
 			r.device.noteDelivery(r, a, delivered, took, now)
 			r.came = a.Length
 			r.lastGood = now
-			c.signOfLife(r, now)
 		}
 	}
 	switch {
@@ -264,6 +264,9 @@ func (c *Core) signOfLife(r *railState, now clock.Time) {
 	r.link.peer.heard = r.heard
 	c.peerSpoke(r.link.peer, r.heard, now)
 	r.asked, r.judged = false, 0
+	if !r.healthy() {
+		r.meter.Resume(now) // its silence was judged, and Misjudged alone teaches
+	}
 	if r.life.State() != rail.Suspected {
 		return
 	}

@@ -16,8 +16,7 @@ import (
 // is the cause. The delay of a rail that its window limits is measured too short by the slice's part of the window.
 const windowShare = 0.25
 
-// judgePace notes bytes that a full rail has delivered in a time. length is the bytes of the slice that came back from it
-// last.
+// judgePace notes bytes that a full rail has delivered in a time. length is the bytes of the slice that came back last.
 func (c *Core) judgePace(r *railState, bytes, length uint64, took time.Duration, now clock.Time) {
 	share := 1.0
 	if r.device.shared {

@@ -139,7 +139,7 @@ func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now cl
 	m.Carried(n, idle, now)
 }
 
-// Carried notes bytes that were delivered. A caller that wants the rate alone needs only Begin, Full, Carried and Settle.
+// Carried notes bytes that were delivered. A caller that wants the rate alone needs Begin, Full, Carried and Settle.
 func (m *Meter) Carried(n uint64, idle bool, now clock.Time) {
 	if now > m.until {
 		m.Settle()

@@ -28,8 +28,9 @@ import (
 // While somebody sleeps the goroutine is deaf, for it would be woken only to leave the ring to the sleeper, by switches
 // of threads that cost more than the completion. A sleeper makes it deaf, and the last one to leave makes it hear
 // again, as a part of Arm: the kernel then reports a ring that nobody answered. Both are system calls, so a device with
-// nothing out is left to its goroutine while another has something. It may hear beside a sleeper for a moment. Then it notes the ring (bell.missed) for one that something else has woken. Each side writes before it reads
-// (Dekker's algorithm): the goroutine its note before the number of sleepers, a sleeper that number before the note.
+// nothing out is left to its goroutine while another has something. It may hear beside a sleeper for a moment. Then it
+// notes the ring (bell.missed) for one that something else has woken. Each side writes before it reads (Dekker's
+// algorithm): the goroutine its note before the number of sleepers, a sleeper that number before the note.
 
 // batch is the news that a rail hands over once its mutex is free.
 type batch struct {
