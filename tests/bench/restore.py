@@ -7,8 +7,8 @@ Pages of 64 KiB lie in one file, in chunks of 16 MiB in LMCache's; each restore 
 NIXL (its POSIX plug-in) and LMCache (its store on a local disk) read both ways that they offer, through the page
 cache and past it, and the way that is faster by its median counts. Every contestant is a fresh process each time, the
 order of contestants is random, and the first restore of a process is looked at byte by byte and does not count. Cold:
-no page of any file is in the page cache; cached: all are. The last row has fio with O_DIRECT, 1 MiB and a depth of 8,
-in the same rounds.
+no page of any file is in the page cache; cached: all are. In the same rounds fio reads the file from its begin to its
+end with O_DIRECT, 1 MiB and a depth of 32. That is the rate of the disk: a cold restore that has it can gain no more.
 
 With --kept the table also has the rounds of earlier runs with that file: hours of quiet are not needed in one piece.
 
@@ -28,6 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -43,7 +44,7 @@ RIVALS = {
     "LMCache's store on a local disk": ("lmcache", "lmcache-direct"),
 }
 NAMES = ("tent", *(name for names in RIVALS.values() for name in names))
-LEAST = 1.2
+LEAST, OF_DISK = 1.2, 0.98
 
 Round = dict[tuple[str, str], Measured]  # by contestant and state
 
@@ -75,7 +76,7 @@ def disk(folder: Path) -> Measured:
     path = folder / POOL
     evict(folder)
     command = ["fio", "--name=disk", f"--filename={path}", f"--size={path.stat().st_size}", "--rw=read", "--bs=1M"]
-    command += ["--direct=1", "--iodepth=8", "--ioengine=io_uring", "--readonly", "--output-format=json"]
+    command += ["--direct=1", "--iodepth=32", "--ioengine=io_uring", "--readonly", "--output-format=json"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     job = json.loads(text[text.index("{") :])["jobs"][0]
     cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1e3
@@ -109,7 +110,7 @@ def keep(path: Path, rounds: list[Round]) -> None:
     path.write_text(json.dumps(told), encoding="utf-8")
 
 
-def row(rounds: list[Round], state: str, title: str, rivals: tuple[str, ...], least: float | None) -> Entry | None:
+def row(rounds: list[Round], state: str, title: str, rivals: tuple[str, ...], least: float) -> Entry | None:
     """tent beside the fastest of some contestants by its median; None where none of them took part."""
     beside = [
         [(one["tent", state], one[name, state]) for one in rounds if {(name, state), ("tent", state)} <= one.keys()]
@@ -122,7 +123,6 @@ def row(rounds: list[Round], state: str, title: str, rivals: tuple[str, ...], le
     ratio = statistics.median(ratios)
     ours, theirs = (statistics.median(m.bytes_per_second / 1e9 for m in side) for side in zip(*pairs, strict=True))
     cpu = statistics.median(a.cpu_seconds_per_gb / max(b.cpu_seconds_per_gb, 1e-9) for a, b in pairs)
-    reached = "" if least is None else "yes" if ratio >= least else "no"
     return Entry(
         title,
         "GB/s",
@@ -131,18 +131,23 @@ def row(rounds: list[Round], state: str, title: str, rivals: tuple[str, ...], le
         ratio=rounded(ratio),
         difference=None,
         cpu_ratio=rounded(cpu),
-        target="reported" if least is None else f"≥ {least:g}",
-        reached=reached,
+        target=f"≥ {least:g}",
+        reached="yes" if ratio >= least else "no",
         interval=bootstrap.of_median(ratios),
     )
 
 
 def entries(rounds: list[Round]) -> list[Entry]:
+    disk = row(rounds, COLD, "cold, beside fio that reads the file from its begin to its end", ("fio",), OF_DISK)
     found = []
     for state in (COLD, CACHED):
         for title, rivals in RIVALS.items():
-            found.append(row(rounds, state, f"{state}, beside {title}", rivals, LEAST))
-    found.append(row(rounds, COLD, "cold, beside fio that reads the file from its begin to its end", ("fio",), None))
+            entry = row(rounds, state, f"{state}, beside {title}", rivals, LEAST)
+            if entry is not None and state == COLD and disk is not None:
+                either = "yes" if "yes" in (entry.reached, disk.reached) else "no"
+                entry = replace(entry, target=f"≥ {LEAST:g}, or the disk", reached=either)
+            found.append(entry)
+    found.append(disk)
     return [entry for entry in found if entry is not None]
 
 

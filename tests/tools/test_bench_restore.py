@@ -34,6 +34,15 @@ def test_a_rival_that_is_not_there_has_no_row() -> None:
     assert names == ["cold, beside NIXL's POSIX plug-in"]
 
 
+def test_a_cold_restore_at_the_rate_of_the_disk_can_gain_no_more() -> None:
+    for seconds, verdict in ((1.01, "yes"), (0.9, "no")):
+        tent, nixl = {("tent", state): took(1) for state in ("cold", "cached")}, took(1.05)
+        rivals = {("nixl", "cold"): nixl, ("nixl", "cached"): nixl, ("fio", "cold"): took(seconds)}
+        cold, cached, disk = restore.entries([{**tent, **rivals}])
+        assert (cold.reached, disk.reached) == (verdict, verdict)
+        assert cached.reached == "no", "no disk is read"
+
+
 def test_every_contestant_reads_what_was_stored(tmp_path: Path) -> None:
     pages = 2 * stored.CHUNK_PAGES
     stored.store(tmp_path, pages, chunks=True)
