@@ -7,8 +7,9 @@ Pages of 64 KiB lie in one file, in chunks of 16 MiB in LMCache's; each restore 
 NIXL (its POSIX plug-in) and LMCache (its store on a local disk) read both ways that they offer, through the page
 cache and past it, and the way that is faster by its median counts. Every contestant is a fresh process each time, the
 order of contestants is random, and the first restore of a process is looked at byte by byte and does not count. Cold:
-no page of any file is in the page cache; cached: all are. In the same rounds fio reads the file from its begin to its
-end with O_DIRECT, 1 MiB and a depth of 32. That is the rate of the disk: a cold restore that has it can gain no more.
+no page of any file is in the page cache; cached: all are. In the same rounds a plain C program (cfile.c) reads the file
+from its begin to its end with O_DIRECT, by READs of 1 MiB into huge pages, eight of them at a time. That is the rate of
+the disk: a cold restore that has it can gain no more.
 
 With --kept the table also has the rounds of earlier runs with that file: hours of quiet are not needed in one piece.
 
@@ -19,11 +20,11 @@ disk, and three times in memory.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -44,6 +45,7 @@ RIVALS = {
     "LMCache's store on a local disk": ("lmcache", "lmcache-direct"),
 }
 NAMES = ("tent", *(name for names in RIVALS.values() for name in names))
+DISK, DEPTH, MIB = "disk", 8, 1 << 20
 LEAST, OF_DISK = 1.2, 0.98
 
 Round = dict[tuple[str, str], Measured]  # by contestant and state
@@ -71,25 +73,20 @@ def visit(name: str, folder: Path, pages: int, seed: int) -> dict[str, Measured]
         evict(folder)  # its pages would push out those of the next one
 
 
-def disk(folder: Path) -> Measured:
-    """One sequential run of fio over the file."""
+def disk(program: Path, folder: Path) -> Measured:
+    """The plain program over the whole file, once."""
     path = folder / POOL
     evict(folder)
-    command = ["fio", "--name=disk", f"--filename={path}", f"--size={path.stat().st_size}", "--rw=read", "--bs=1M"]
-    command += ["--direct=1", "--iodepth=32", "--ioengine=io_uring", "--readonly", "--output-format=json"]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    job = json.loads(text[text.index("{") :])["jobs"][0]
-    cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1e3
-    side = job["read"]
-    return Measured((int(side["io_bytes"] / side["bw_bytes"] * 1e9),), side["io_bytes"], cpu)
+    with contextlib.closing(Contestant(DISK, [str(program), str(DEPTH), str(path)])) as plain:
+        return plain.measure("read", MIB, path.stat().st_size // MIB, 1, DEPTH)
 
 
-def measure(folder: Path, pages: int, dice: random.Random, names: list[str]) -> Round:
-    """One round: each contestant, and fio, in a random order."""
-    order, one = [*names, *(["fio"] if shutil.which("fio") else [])], Round()
+def measure(program: Path, folder: Path, pages: int, dice: random.Random, names: list[str]) -> Round:
+    """One round: each contestant, and the disk, in a random order."""
+    order, one = [*names, DISK], Round()
     dice.shuffle(order)
     for name in order:
-        took = {COLD: disk(folder)} if name == "fio" else visit(name, folder, pages, dice.randrange(1 << 30))
+        took = {COLD: disk(program, folder)} if name == DISK else visit(name, folder, pages, dice.randrange(1 << 30))
         one.update({(name, state): m for state, m in took.items()})
         told = ", ".join(f"{state} {m.bytes_per_second / 1e9:.2f} GB/s" for state, m in took.items())
         print(f"{name}: {told}", file=sys.stderr, flush=True)
@@ -138,7 +135,7 @@ def row(rounds: list[Round], state: str, title: str, rivals: tuple[str, ...], le
 
 
 def entries(rounds: list[Round]) -> list[Entry]:
-    disk = row(rounds, COLD, "cold, beside fio that reads the file from its begin to its end", ("fio",), OF_DISK)
+    disk = row(rounds, COLD, "cold, beside the disk: plain C, from begin to end", (DISK,), OF_DISK)
     found = []
     for state in (COLD, CACHED):
         for title, rivals in RIVALS.items():
@@ -166,9 +163,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=args.folder, prefix="restore-") as name:
         folder = Path(name)
         store(folder, pages, any(one.startswith("lmcache") for one in args.only))
+        program = folder / "cfile"
+        compiler = os.environ.get("CC", "gcc")
+        subprocess.run([compiler, "-O2", "-o", program, HERE / "cfile.c", "-lpthread"], check=True)
         rounds, dice = kept(args.kept), random.Random(os.getpid())
         for _ in range(max(1, args.rounds)):
-            rounds.append(measure(folder, pages, dice, args.only))
+            rounds.append(measure(program, folder, pages, dice, args.only))
             if args.kept is not None:
                 keep(args.kept, rounds)
     machine = (

@@ -37,7 +37,7 @@ def test_a_rival_that_is_not_there_has_no_row() -> None:
 def test_a_cold_restore_at_the_rate_of_the_disk_can_gain_no_more() -> None:
     for seconds, verdict in ((1.01, "yes"), (0.9, "no")):
         tent, nixl = {("tent", state): took(1) for state in ("cold", "cached")}, took(1.05)
-        rivals = {("nixl", "cold"): nixl, ("nixl", "cached"): nixl, ("fio", "cold"): took(seconds)}
+        rivals = {("nixl", "cold"): nixl, ("nixl", "cached"): nixl, ("disk", "cold"): took(seconds)}
         cold, cached, disk = restore.entries([{**tent, **rivals}])
         assert (cold.reached, disk.reached) == (verdict, verdict)
         assert cached.reached == "no", "no disk is read"
@@ -55,7 +55,10 @@ def test_every_contestant_reads_what_was_stored(tmp_path: Path) -> None:
 
 
 def test_rounds_survive_their_file(tmp_path: Path) -> None:
-    rounds: list[restore.Round] = [{("tent", "cold"): took(1), ("fio", "cold"): took(2)}, {("nixl", "cached"): took(3)}]
+    rounds: list[restore.Round] = [
+        {("tent", "cold"): took(1), ("disk", "cold"): took(2)},
+        {("nixl", "cached"): took(3)},
+    ]
     restore.keep(tmp_path / "kept", rounds)
     assert restore.kept(tmp_path / "kept") == rounds
     assert restore.kept(tmp_path / "none") == []
