@@ -7,6 +7,7 @@ pages SIZE COUNT ITERATIONS _   ->  ns N     write_pages of COUNT pages, in rand
 from __future__ import annotations
 
 import json
+import mmap
 import random
 import sys
 import time
@@ -19,9 +20,11 @@ ARENA_BYTES = 256 << 20
 
 def main() -> None:
     settings, path = json.loads(sys.argv[1]), sys.argv[2]
+    memory = mmap.mmap(-1, ARENA_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)  # as cfile.c has it
     with (
         tent.Engine(settings) as engine,
-        engine.allocate(ARENA_BYTES, name="kv") as region,
+        engine.register(memory, name="kv") as region,
         engine.open(f"file://{path}") as file,
     ):
         view = region.view
