@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
-	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // standstillRig is a rig with a slice on each of two rails that have carried bytes.
@@ -85,23 +83,15 @@ func TestADeadRailIsNotTakenForAStandstill(t *testing.T) {
 	require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
 }
 
-// TestASilenceThatWasJudgedTeachesNoPatience: a fault has ended by itself, and the rail speaks again, by a slice or
-// without one.
+// TestASilenceThatWasJudgedTeachesNoPatience: a fault has ended by itself, and the rail speaks again.
 func TestASilenceThatWasJudgedTeachesNoPatience(t *testing.T) {
 	const fault = 200 * ms
-	for _, bySlice := range []bool{true, false} {
-		r, id := standstillRig(t)
-		silent := r.core.rail(id, railOf(id, 0, 1))
-		for begin := r.now; r.now.Sub(begin) < fault; {
-			r.pass(ms, nothing)
-			r.core.Progress(id, railOf(id, 1, 1), r.now)
-		}
-		require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
-		if bySlice {
-			r.finish(slices.IndexFunc(r.out, func(s *transport.Slice) bool { return s.Rail.Index == 0 }), nil)
-		} else {
-			r.core.Progress(id, railOf(id, 0, 1), r.now)
-		}
-		require.Less(t, silent.meter.Silence(64*kib), fault/4)
+	r, id := standstillRig(t)
+	for begin := r.now; r.now.Sub(begin) < fault; {
+		r.pass(ms, nothing)
+		r.core.Progress(id, railOf(id, 1, 1), r.now)
 	}
+	require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
+	r.core.Progress(id, railOf(id, 0, 1), r.now)
+	require.Less(t, r.core.rail(id, railOf(id, 0, 1)).meter.Silence(64*kib), fault/4)
 }

@@ -45,7 +45,7 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 	}
 	start := clock.Now()
 	end := start.Add(timeout)
-	short := e.cores > 1 && e.endsSoon(id, start) // on one processor nobody spins, and each clock may be a system call
+	short := e.endsSoon(id, start)
 	state, now := e.spin(id, start, start.Add(min(timeout, e.spinLimit(short))), end)
 	arm(e.copiers) // before it parks: from now on workers carry out the queued copies
 	if state.Terminal() {

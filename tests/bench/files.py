@@ -32,7 +32,7 @@ import build_gotent
 import interpreters
 from contestant import Contestant, Measured
 from rows import KIB, MIB
-from run import show
+from run import compiled, show
 from table import Entry, rounded, today
 
 Settings = Mapping[str, object]
@@ -214,8 +214,7 @@ def ours(contestant: Contestant, shape: Shape) -> Measured:
 def build() -> Path:
     target = ROOT / "build" / "bench" / "filebench"
     target.parent.mkdir(parents=True, exist_ok=True)
-    compiler = os.environ.get("CC", "gcc")
-    subprocess.run([compiler, "-O2", "-o", target.with_name("cfile"), HERE / "cfile.c", "-lpthread"], check=True)
+    compiled("cfile", target.parent)
     go = interpreters.go_command()
     subprocess.run(
         [go, "build", "-o", target, "./tests/bench/filebench"], cwd=ROOT, env=build_gotent.go_env(go), check=True

@@ -26,7 +26,6 @@ import os
 import platform
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -35,7 +34,8 @@ from pathlib import Path
 
 import bootstrap
 from contestant import Contestant, Measured
-from run import HERE, ROOT, show
+from rows import MIB
+from run import HERE, ROOT, compiled, show
 from stored import CHUNK_PAGES, PAGE, PAGES_MOST, POOL, chunk, evict, fill, store
 from table import Entry, rounded, today
 
@@ -45,7 +45,7 @@ RIVALS = {
     "LMCache's store on a local disk": ("lmcache", "lmcache-direct"),
 }
 NAMES = ("tent", *(name for names in RIVALS.values() for name in names))
-DISK, DEPTH, MIB = "disk", 8, 1 << 20
+DISK, DEPTH = "disk", 8
 LEAST, OF_DISK = 1.2, 0.98
 
 Round = dict[tuple[str, str], Measured]  # by contestant and state
@@ -163,9 +163,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=args.folder, prefix="restore-") as name:
         folder = Path(name)
         store(folder, pages, any(one.startswith("lmcache") for one in args.only))
-        program = folder / "cfile"
-        compiler = os.environ.get("CC", "gcc")
-        subprocess.run([compiler, "-O2", "-o", program, HERE / "cfile.c", "-lpthread"], check=True)
+        program = compiled("cfile", folder)
         rounds, dice = kept(args.kept), random.Random(os.getpid())
         for _ in range(max(1, args.rounds)):
             rounds.append(measure(program, folder, pages, dice, args.only))

@@ -43,14 +43,21 @@ def congestion() -> str:
     return "cubic"
 
 
+def compiled(name: str, folder: Path) -> Path:
+    """The plain program name.c of this folder, compiled into another one."""
+    program = folder / name
+    compiler = os.environ.get("CC", "gcc")
+    subprocess.run([compiler, "-O2", "-o", program, HERE / f"{name}.c", "-lpthread"], check=True)
+    return program
+
+
 def build(needed: set[str]) -> dict[str, list[str]]:
     """Compiles the programs in C and Go, and returns the commands of the contestants that are needed."""
     folder = ROOT / "build" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     kind, arena = congestion(), str(ARENA_BYTES)
-    compiler = os.environ.get("CC", "gcc")
     for name in ("cpeer", "cping", "cshm"):
-        subprocess.run([compiler, "-O2", "-o", folder / name, HERE / f"{name}.c", "-lpthread"], check=True)
+        compiled(name, folder)
     go = interpreters.go_command()
     env = build_gotent.go_env(go)
     subprocess.run([go, "build", "-o", folder / "gobench", "./tests/bench/gobench"], cwd=ROOT, env=env, check=True)

@@ -272,8 +272,8 @@ func (t *Transport) Arm() {
 // device, the next slice may be on any.
 func (t *Transport) Watch(list []transport.Watch, _ transport.Classes) []transport.Watch {
 	first := t.watchers.Add(1) == 1
-	before, busy := len(list), -1
-	for i, d := range t.nics() {
+	nics, before, busy := t.nics(), len(list), -1
+	for i, d := range nics {
 		if first {
 			d.unwatched.Store(false)
 		}
@@ -281,7 +281,7 @@ func (t *Transport) Watch(list []transport.Watch, _ transport.Classes) []transpo
 			busy = i
 		}
 	}
-	for i, d := range t.nics() {
+	for i, d := range nics {
 		if d.given.Load() || busy >= 0 && i != busy && d.rests() {
 			continue
 		}

@@ -82,8 +82,20 @@ func TestADeviceWithNothingOutIsLeftToItsGoroutine(t *testing.T) {
 	tr.Arm()
 
 	idle.flying.Add(1)
-	require.Len(t, tr.Watch(nil, transport.AllClasses), 1, "the other one")
+	other := tr.Watch(nil, transport.AllClasses)
+	require.Len(t, other, 1, "the other one")
 	idle.flying.Add(-1)
+	tr.Woken(other)
+	tr.Arm()
+
+	for _, given := range []bool{true, false} { // lost and closed, as far as a sleeper sees
+		busy.given.Store(given)
+		idle.given.Store(given)
+		if given {
+			require.Empty(t, tr.Watch(nil, transport.AllClasses))
+			require.Zero(t, tr.watchers.Load(), "Woken is not called for nothing")
+		}
+	}
 }
 
 // TestOnlySlicesThatAreStillOutRing counts the arms of slices that end while they are posted, and of others.
