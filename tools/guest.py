@@ -55,6 +55,7 @@ BUILDING = {
     "/usr/bin/flex": "flex",
     "/usr/bin/bison": "bison",
     "/usr/bin/bc": "bc",
+    "/usr/bin/patch": "patch",
     "/usr/bin/xz": "xz-utils",
     "/usr/bin/strip": "binutils",
 }

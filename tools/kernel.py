@@ -4,8 +4,8 @@
 
 The source is Debian's package linux-source-6.12, which apt downloads. The kernel stays in the folder that
 TENT_GUEST_CACHE names, else in ~/.cache/tent-guest, where every clone finds it. Its name depends on
-tests/guest/kernel.config and on this recipe, not on the point release of the source: a security update starts no build
-in the middle of a test run.
+kernel.config and kernel.patch of tests/guest and on this recipe, not on the point release of the source: a security
+update starts no build in the middle of a test run.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from running import MissingError, end_group
 SOURCE = "linux-source-6.12"
 RECIPE = 1  # another number builds another kernel from the same options
 CONFIG = build_gotent.ROOT / "tests" / "guest" / "kernel.config"
+PATCH = CONFIG.with_suffix(".patch")
 CACHE = "TENT_GUEST_CACHE"
 FILES = 850  # that are compiled, for the progress
 TURN_S = 30.0  # between two lines of progress
@@ -45,13 +46,6 @@ KEPT = re.compile(
 )
 LOOSE = ("drivers/net", "drivers/infiniband", "fs", "drivers", "")  # folders of which the files are unpacked
 DESCRIBES = re.compile(r"(Kconfig|Kbuild|Makefile)[^/]*$")
-
-# Changes of the source: in a file, a text that is there once, and its successor.
-CHANGES = (
-    # The registers of a program with vectors, which the host takes as a whole only. AVX-512 ends at 2,696 bytes, AMX at
-    # 11,008: on a processor with AMX the first program ended the guest. The host cuts a length that is beyond its own.
-    ("arch/x86/um/user-offsets.c", "DEFINE_LONGS(HOST_FP_SIZE, 2696)", "DEFINE_LONGS(HOST_FP_SIZE, 12288)"),
-)
 
 Say = Callable[[str], None]
 
@@ -78,7 +72,7 @@ def options() -> str:
 
 def path() -> Path:
     """Where the kernel of these options is, or will be."""
-    key = hashlib.sha256(f"{RECIPE}\n{CHANGES}\n{options()}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{RECIPE}\n{PATCH.read_text(encoding='utf-8')}\n{options()}".encode()).hexdigest()[:12]
     return cache() / f"{SOURCE.replace('-source', '')}-{key}"
 
 
@@ -176,16 +170,8 @@ class Build:
                 tar.extractall(self.work, members=(m for m in tar if m.isdir() or choose(m.name)))
         (unpacked,) = self.work.glob("linux-source-*/")
         unpacked.rename(self.work / "source")
-        self.change()
-
-    def change(self) -> None:
-        """Makes the changes of the source. One that does not fit is an error: a newer source may need none."""
-        for name, before, after in CHANGES:
-            file = self.work / "source" / name
-            text = file.read_text(encoding="utf-8")
-            if text.count(before) != 1:
-                raise self.error(f"the change of {name}, which has {text.count(before)} times {before!r}")
-            file.write_text(text.replace(before, after), encoding="utf-8")
+        # A hunk that does not fit is an error: a newer source may need none.
+        self.step(f"the changes of {PATCH.name}", "patch", "-d", "source", "-p1", "--fuzz=0", "--forward", "-i", PATCH)
 
     def compile(self) -> Path:
         """The kernel, stripped."""

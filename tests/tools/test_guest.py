@@ -126,16 +126,29 @@ def test_the_kernel_has_another_name_with_other_options(tmp_path: Path, monkeypa
     assert len(names) == 3, "comments change nothing"
 
 
-def test_the_source_is_changed_where_it_is_as_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "CHANGES", (("arch/a.c", "2696", "12288"),))
-    file = tmp_path / "source" / "arch" / "a.c"
-    file.parent.mkdir(parents=True)
-    file.write_text("SIZE(2696);\n", encoding="utf-8")
-    build = kernel.Build(tmp_path, tmp_path / "log", print)
-    build.change()
-    assert file.read_text(encoding="utf-8") == "SIZE(12288);\n"
-    with pytest.raises(kernel.KernelError, match=r"arch/a.c, which has 0 times '2696'"):
-        build.change()
+def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> str:
+    """A file of one line behind a change of it from SIZE(2696) to SIZE(12288)."""
+    folder = tmp_path / "linux-source-6.12" / "arch"
+    folder.mkdir(parents=True)
+    (folder / "a.c").write_text(f"{line}\n", encoding="utf-8")
+    subprocess.run(["tar", "-C", tmp_path, "-cJf", tmp_path / "source.tar.xz", "linux-source-6.12"], check=True)
+    change = "--- a/arch/a.c\n+++ b/arch/a.c\n@@ -1 +1 @@\n-SIZE(2696);\n+SIZE(12288);\n"
+    monkeypatch.setattr(kernel, "PATCH", tmp_path / "kernel.patch")
+    kernel.PATCH.write_text(f"What it is for.\n\n{change}", encoding="utf-8")
+    kernel.Build(tmp_path, tmp_path / "log", print).unpack(tmp_path / "unused", lambda name: True)
+    return (tmp_path / "source" / "arch" / "a.c").read_text(encoding="utf-8")
+
+
+def test_the_source_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unpacked(tmp_path, monkeypatch, "SIZE(2696);") == "SIZE(12288);\n"
+
+
+@pytest.mark.parametrize("line", ["SIZE(12288);", "SIZE(4096);"])
+def test_a_source_that_the_change_does_not_fit_ends_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    with pytest.raises(kernel.KernelError, match=r"this step failed: the changes of kernel\.patch"):
+        unpacked(tmp_path, monkeypatch, line)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ func (m measured) with(other measured) measured {
 	return measured{m.bytes + other.bytes, m.took + other.took, m.cpu + other.cpu}
 }
 
-// costs are the turns of each side together: the guest counts processor time in hundredths of a second.
+// costs are the turns of each side together.
 type costs struct{ ours, theirs measured }
 
 func (c *costs) ratio() float64 { return c.ours.cost() / c.theirs.cost() }
