@@ -1,54 +1,31 @@
 /* The plain C program that tent is compared with: n TCP connections on loopback between two processes, blocking
- * calls, header and payload in one sendmsg, payload received straight into its destination, one acknowledgement a
- * connection and batch. Driven by lines on stdin (see contestant.py):
+ * calls, header and payload in one sendmsg, payload received into its place, one acknowledgement a connection and
+ * batch. It is the floor of transfers over TCP. Driven by lines on stdin (see contestant.py):
  *   write|read SIZE COUNT ITERATIONS CONNECTIONS   ->  "ns N N N ..."   one number an iteration
- *   check write|read SIZE COUNT CONNECTIONS        ->  "ok" or "bad OFFSET"
+ *   check write|read SIZE COUNT CONNECTIONS        ->  "ok", "bad OFFSET" or "guard OFFSET"
  * The child process owns the other end's memory. Usage: cpeer CONGESTION CONNECTIONS_MAX ARENA_BYTES
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
-#include <signal.h>
-#include <time.h>
 #include <unistd.h>
-
 #include "floor.h"
+#include "guarded.h"
 
-enum { WRITE = 1, READ = 2, FILL = 3, CHECK = 4 };
-enum { LANES_MAX = 8, PIECE = 1 << 20 };
+enum { WRITE = 1, READ = 2, FILL = 3, LOOK = 4, LANES_MAX = 8, PIECE = 1 << 20 };
 
-struct header { /* what goes in front of every batch; `seed` is for FILL and CHECK */
+struct header { /* what goes in front of every batch; `seed` is for FILL and LOOK */
 	uint64_t op, offset, length, seed;
 };
 
-static char *arena;
+static char *memory; /* behind its guard band */
 static size_t arena_bytes;
-
-/* The pattern depends on the position, so bytes that land in the wrong place are seen. */
-static void fill(uint64_t seed) {
-	uint64_t *w = (uint64_t *)arena;
-	for (size_t i = 0; i < arena_bytes / 8; i++) w[i] = (i + 1) * 0x9e3779b97f4a7c15u + seed;
-}
-
-static uint64_t first_wrong(uint64_t offset, uint64_t length, uint64_t seed) {
-	const unsigned char *have = (unsigned char *)arena;
-	for (uint64_t i = offset; i < offset + length; i++) {
-		uint64_t word = (i / 8 + 1) * 0x9e3779b97f4a7c15u + seed;
-		if (have[i] != (unsigned char)(word >> (8 * (i % 8)))) return i + 1;
-	}
-	return 0;
-}
 
 /* Header and payload leave in one call; what a signal or a short send leaves over follows. */
 static void send_all(int fd, const void *head, size_t head_bytes, const char *body, size_t body_bytes) {
@@ -73,8 +50,7 @@ static int receive_all(int fd, void *to, size_t bytes) {
 		ssize_t n = recv(fd, p, bytes < PIECE ? bytes : PIECE, MSG_WAITALL);
 		if (n < 0 && errno == EINTR) continue;
 		if (n <= 0) return -1;
-		p += n;
-		bytes -= (size_t)n;
+		p += n, bytes -= (size_t)n;
 	}
 	return 0;
 }
@@ -89,75 +65,48 @@ static void set_options(int fd, const char *congestion) {
 static void *serve(void *arg) {
 	int fd = (int)(intptr_t)arg;
 	struct header h;
+	uint64_t answer = 0;
 	while (receive_all(fd, &h, sizeof h) == 0) {
-		uint64_t answer = 0;
-		if (h.op == WRITE && receive_all(fd, arena + h.offset, h.length)) break;
-		if (h.op == FILL) fill(h.seed);
-		if (h.op == CHECK) answer = first_wrong(h.offset, h.length, h.seed);
-		if (h.op == READ)
-			send_all(fd, &answer, sizeof answer, arena + h.offset, h.length);
-		else
-			send_all(fd, &answer, sizeof answer, NULL, 0);
+		if (h.op == WRITE && receive_all(fd, memory + h.offset, h.length)) break;
+		if (h.op == FILL) fill(memory - GUARD, arena_bytes, h.seed);
+		if (h.op == LOOK) look(memory - GUARD, arena_bytes, h.length, h.seed, h.seed);
+		fflush(stdout);
+		send_all(fd, &answer, sizeof answer, memory + h.offset, h.op == READ ? h.length : 0);
 	}
 	return NULL;
 }
 
 static void run_peer(int listener, int lanes, const char *congestion) {
-	pthread_t thread[LANES_MAX];
+	pthread_t thread;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (int i = 0; i < lanes; i++) {
 		int fd = accept(listener, NULL, NULL);
 		if (fd < 0) die("accept");
 		set_options(fd, congestion);
-		if (pthread_create(&thread[i], NULL, serve, (void *)(intptr_t)fd)) die("pthread_create");
+		if (pthread_create(&thread, NULL, serve, (void *)(intptr_t)fd)) die("pthread_create");
 	}
-	for (int i = 0; i < lanes; i++) pthread_join(thread[i], NULL);
-	exit(0);
+	for (;;) pause();
 }
 
-/* The initiator: lane 0 belongs to the main thread, so that a ping-pong has no hand-over; the others have a thread each. */
+/* The initiator: lane 0 is the main thread's, so that a ping-pong has no hand-over; the others have a thread each. */
 static struct lane {
 	int fd;
 	struct header job;
-	pthread_mutex_t mutex;
-	pthread_cond_t wake;
-	int busy;
+	sem_t begun, ended;
 } lanes_of[LANES_MAX];
 
-static uint64_t carry_out(struct lane *l) {
+static void carry_out(struct lane *l) {
 	uint64_t answer;
-	send_all(l->fd, &l->job, sizeof l->job, arena + l->job.offset, l->job.op == WRITE ? l->job.length : 0);
+	send_all(l->fd, &l->job, sizeof l->job, memory + l->job.offset, l->job.op == WRITE ? l->job.length : 0);
 	if (receive_all(l->fd, &answer, sizeof answer)) die("peer");
-	if (l->job.op == READ && receive_all(l->fd, arena + l->job.offset, l->job.length)) die("peer");
-	return answer;
+	if (l->job.op == READ && receive_all(l->fd, memory + l->job.offset, l->job.length)) die("peer");
 }
 
-static void *work(void *arg) {
-	struct lane *l = arg;
-	for (;;) {
-		pthread_mutex_lock(&l->mutex);
-		while (!l->busy) pthread_cond_wait(&l->wake, &l->mutex);
-		pthread_mutex_unlock(&l->mutex);
+__attribute__((noreturn)) static void *work(void *arg) {
+	for (struct lane *l = arg;; sem_post(&l->ended)) {
+		while (sem_wait(&l->begun)) {} /* again after a signal */
 		carry_out(l);
-		pthread_mutex_lock(&l->mutex);
-		l->busy = 0;
-		pthread_cond_signal(&l->wake);
-		pthread_mutex_unlock(&l->mutex);
 	}
-	return NULL;
-}
-
-static void start(struct lane *l) {
-	pthread_mutex_lock(&l->mutex);
-	l->busy = 1;
-	pthread_cond_signal(&l->wake);
-	pthread_mutex_unlock(&l->mutex);
-}
-
-static void finish(struct lane *l) {
-	pthread_mutex_lock(&l->mutex);
-	while (l->busy) pthread_cond_wait(&l->wake, &l->mutex);
-	pthread_mutex_unlock(&l->mutex);
 }
 
 /* One batch over the first n lanes, in equal parts. */
@@ -166,42 +115,30 @@ static void transfer(uint64_t op, uint64_t offset, uint64_t length, int n) {
 	for (int i = n - 1; i >= 0; i--) {
 		uint64_t rest = i == n - 1 ? length - part * (uint64_t)i : part;
 		lanes_of[i].job = (struct header){op, offset + part * (uint64_t)i, rest, 0};
-		if (i > 0) start(&lanes_of[i]);
+		if (i > 0) sem_post(&lanes_of[i].begun);
 	}
 	carry_out(&lanes_of[0]);
-	for (int i = 1; i < n; i++) finish(&lanes_of[i]);
+	for (int i = 1; i < n; i++)
+		while (sem_wait(&lanes_of[i].ended)) {}
 }
 
-static uint64_t ask(uint64_t op, uint64_t length, uint64_t seed) {
+static void ask(uint64_t op, uint64_t length, uint64_t seed) {
 	lanes_of[0].job = (struct header){op, 0, length, seed};
-	return carry_out(&lanes_of[0]);
+	carry_out(&lanes_of[0]);
 }
 
 static void check(uint64_t op, uint64_t length, int n) {
 	static uint64_t seed;
-	uint64_t wrong;
 	seed += 0x51ed2701;
-	if (op == WRITE) {
-		fill(seed);
-		ask(FILL, 0, ~seed);
-		transfer(op, 0, length, n);
-		wrong = ask(CHECK, length, seed);
-	} else {
-		fill(~seed);
-		ask(FILL, 0, seed);
-		transfer(op, 0, length, n);
-		wrong = first_wrong(0, length, seed);
-	}
-	if (wrong)
-		printf("bad %llu\n", (unsigned long long)wrong - 1);
-	else
-		printf("ok\n");
+	fill(memory - GUARD, arena_bytes, op == WRITE ? seed : ~seed);
+	ask(FILL, 0, op == WRITE ? ~seed : seed);
+	transfer(op, 0, length, n);
+	if (op == WRITE) ask(LOOK, length, seed); /* the peer prints to the same pipe */
+	else look(memory - GUARD, arena_bytes, length, seed, seed);
 }
 
 static void measure(uint64_t op, uint64_t length, int iterations, int n) {
-	uint64_t room = arena_bytes / length;
-	uint64_t *took = calloc((size_t)iterations, sizeof *took);
-	if (!took) die("calloc");
+	uint64_t room = arena_bytes / length, took[iterations];
 	for (int i = 0; i < iterations; i++) {
 		uint64_t begin = now_ns();
 		transfer(op, ((uint64_t)i % room % 16) * length, length, n);
@@ -210,7 +147,6 @@ static void measure(uint64_t op, uint64_t length, int iterations, int n) {
 	printf("ns");
 	for (int i = 0; i < iterations; i++) printf(" %llu", (unsigned long long)took[i]);
 	printf("\n");
-	free(took);
 }
 
 static void connect_lanes(const struct sockaddr_in *to, int n, const char *congestion) {
@@ -221,18 +157,17 @@ static void connect_lanes(const struct sockaddr_in *to, int n, const char *conge
 		if (l->fd < 0) die("socket");
 		set_options(l->fd, congestion);
 		if (connect(l->fd, (const struct sockaddr *)to, sizeof *to)) die("connect");
-		pthread_mutex_init(&l->mutex, NULL);
-		pthread_cond_init(&l->wake, NULL);
+		if (sem_init(&l->begun, 0, 0) || sem_init(&l->ended, 0, 0)) die("sem_init");
 		if (i > 0 && pthread_create(&thread, NULL, work, l)) die("pthread_create");
 	}
 }
 
 static void command(const char *line) {
-	char verb[8], op_name[8];
+	char verb[8], op[8];
 	unsigned long long size, count;
 	int iterations = 0, n = 1;
-	if (sscanf(line, "check %7s %llu %llu %d", op_name, &size, &count, &n) == 4)
-		check(op_name[0] == 'w' ? WRITE : READ, size * count, n);
+	if (sscanf(line, "check %7s %llu %llu %d", op, &size, &count, &n) == 4)
+		check(op[0] == 'w' ? WRITE : READ, size * count, n);
 	else if (sscanf(line, "%7s %llu %llu %d %d", verb, &size, &count, &iterations, &n) == 5)
 		measure(verb[0] == 'w' ? WRITE : READ, size * count, iterations, n);
 	else
@@ -241,21 +176,18 @@ static void command(const char *line) {
 }
 
 int main(int argc, char **argv) {
-	if (argc != 4) return fprintf(stderr, "usage: cpeer CONGESTION CONNECTIONS ARENA_BYTES\n"), 2;
-	int lanes = atoi(argv[2]);
+	if (argc != 4) return 2;
+	int lanes = atoi(argv[2]), listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	arena_bytes = strtoull(argv[3], NULL, 10);
 	if (lanes < 1 || lanes > LANES_MAX) return fprintf(stderr, "1 to %d connections\n", LANES_MAX), 2;
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	socklen_t size = sizeof address;
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (listener < 0 || bind(listener, (struct sockaddr *)&address, size) || listen(listener, LANES_MAX) ||
-	    getsockname(listener, (struct sockaddr *)&address, &size))
+	struct sockaddr *any = (struct sockaddr *)&address;
+	if (listener < 0 || bind(listener, any, size) || listen(listener, LANES_MAX) || getsockname(listener, any, &size))
 		die("listen");
 	pid_t peer = fork();
 	if (peer < 0) die("fork");
-	arena = mmap(NULL, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (arena == MAP_FAILED) die("mmap");
-	fill(peer == 0);
+	memory = guarded(arena_bytes) + GUARD;
 	if (peer == 0) run_peer(listener, lanes, argv[1]);
 	close(listener);
 	connect_lanes(&address, lanes, argv[1]);

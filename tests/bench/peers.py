@@ -4,7 +4,8 @@
 
 NIXL (by its default, and with UCX_TLS=tcp) and Mooncake's transfer engine (over TCP) come from their wheels, each in an
 environment of its own under build/peers. Mooncake's wants libibverbs.so.1 (Debian: libibverbs1). All use memory that
-the program owns. A library that cannot be installed or does not start is left out and named.
+the program owns. A library that cannot be installed or does not start is left out and named. Plain C is the floor of
+transfers over TCP: a row that is near it has reached its target, too, if that library is no faster than plain C.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from pathlib import Path
 
 from contestant import Contestant
 from rows import KIB, MIB, Row, Side, Work, p50_us
-from run import ARENA_BYTES, HERE, ROOT, congestion, entries, measure, show
+from run import ARENA_BYTES, HERE, ROOT, build, congestion, entries, measure, show
 from table import today
 
 # Pinned, so that a table names the versions.
 WHEELS = {"nixl": ("nixl-cu12==1.5.1", "numpy"), "mooncake": ("mooncake-transfer-engine-non-cuda==0.3.13.post1",)}
 
+FLOOR, CONNECTIONS = "c", 2  # tent has as many on these machines
 SHAPES = [(4 * KIB, 1, 1000), (4 * KIB, 64, 200), (64 * KIB, 64, 40), (MIB, 1, 100), (64 * MIB, 1, 5)]
 
 
@@ -44,6 +46,7 @@ def environment(name: str) -> str:
 
 def commands() -> Iterator[tuple[str, list[str]]]:
     ours, theirs, arena = str(HERE / "tentpy.py"), str(HERE / "others.py"), str(ARENA_BYTES)
+    yield from build({FLOOR}).items()
     yield "tent", [sys.executable, ours, "tcp", arena]
     yield "pyown", [sys.executable, ours, "own", arena]
     for name in WHEELS:
@@ -71,6 +74,7 @@ def rows() -> list[Row]:
                     Side("tent", work, p50_us),
                     Side(rival, work, p50_us),
                     limit,
+                    floor=Side(FLOOR, work, p50_us) if limit < 1 else None,
                 )
             )
     for verb in ("write", "read"):
@@ -107,7 +111,7 @@ def main() -> int:
             except RuntimeError as error:
                 print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
         present = [row for row in wanted if all(side.contestant in contestants for side in row.sides())]
-        figures = measure(present, contestants, max(5, args.rounds), 1)
+        figures = measure(present, contestants, max(5, args.rounds), CONNECTIONS)
     wheels = ", ".join(wheel for wheel, *_ in WHEELS.values())
     machine = (
         f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, {wheels}, "

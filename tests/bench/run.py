@@ -123,7 +123,10 @@ def entries(rows: list[Row], figures: Figures) -> list[Entry]:
     for row in rows:
         ours = [row.ours.figure(m) for m in figures[row.ours.contestant, row.ours.work]]
         theirs = row.rivals(figures)
-        value = row.value(ours, theirs)
+        value, reached, least = row.value(ours, theirs), False, None
+        if row.floor is not None:
+            floor = [row.floor.figure(m) for m in figures[row.floor.contestant, row.floor.work]]
+            reached, least = row.near(ours, floor, theirs), rounded(statistics.median(floor))
         measured.append(
             Entry(
                 row.name,
@@ -132,8 +135,8 @@ def entries(rows: list[Row], figures: Figures) -> list[Entry]:
                 theirs=rounded(statistics.median(theirs)) if theirs else None,
                 ratio=rounded(value) if theirs and not row.difference else None,
                 difference=rounded(value) if theirs and row.difference else None,
-                target=row.target(),
-                reached="yes" if row.reached(value) else "no",
+                target=row.target(least),
+                reached="yes" if reached or row.reached(value) else "no",
                 interval=interval(row, ours, theirs),
             )
         )

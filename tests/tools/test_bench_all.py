@@ -10,6 +10,7 @@ import docs_tables
 import pytest
 import run
 import table
+from contestant import Measured
 from interpreters import ROOT
 from rows import Row, Side, Work
 
@@ -85,6 +86,27 @@ def test_the_interval_is_of_pairs() -> None:
     assert run.interval(row, ours, [x / 2 for x in ours]) == (2.0, 2.0)
     least, most = run.interval(row, ours, [1.0] * 5)
     assert 10 <= least < 40 < most <= 160
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "floor", "reached"),
+    [
+        (105, 200, 100, "yes"),
+        (106, 200, 100, "no"),
+        (105, 99, 100, "no"),  # a floor that the other side is below is none
+        (500, 2000, 400, "yes"),  # by its own limit
+    ],
+)
+def test_a_row_near_its_floor_has_reached_its_target(ours: int, theirs: int, floor: int, reached: str) -> None:
+    work = Work("write", 1)
+    sides = [Side(name, work, lambda m: m.p50) for name in ("tent", "other", "c")]
+    row = Row("x", "ns", sides[0], sides[1], 0.25, floor=sides[2])
+    measured = zip(("tent", "other", "c"), (ours, theirs, floor), strict=True)
+    figures = {(name, work): [Measured((value,), 1, 0.0)] * 5 for name, value in measured}
+    assert run.plan([row]) == {work: ["tent", "other", "c"]}
+    (entry,) = run.entries([row], figures)
+    assert (entry.reached, entry.ratio) == (reached, pytest.approx(ours / theirs, rel=0.01))
+    assert entry.target == f"≤ 0.25, or ≤ 1.05 of plain C's {floor} ns"
 
 
 def test_every_table_of_the_page_has_its_benchmark() -> None:
