@@ -164,10 +164,15 @@ func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over
 // verify looks at every byte, then overwrites the destination and looks again when all rails are well: late bytes would
 // show.
 func (w *world) verify() error {
-	moved, rest := netbed.PartArgs{Seed: w.seed, Bytes: regionBytes}, netbed.PartArgs{}
-	if w.load.Bulk == 0 { // only the place of the small requests
-		rest = netbed.PartArgs{Seed: w.seed + 1, Bytes: regionBytes - smallsBytes}
-		moved.Offset, moved.Bytes = rest.Bytes, smallsBytes
+	const border = regionBytes - smallsBytes // the place of the small requests is behind it
+	moved, rest := netbed.PartArgs{Seed: w.seed, Bytes: regionBytes}, netbed.PartArgs{Seed: w.seed + 1}
+	switch {
+	case w.load.Bulk == 0:
+		moved.Offset, moved.Bytes = border, smallsBytes
+		rest.Bytes = border
+	case w.load.SmallEvery == 0:
+		moved.Bytes = border
+		rest.Offset, rest.Bytes = border, smallsBytes
 	}
 	if err := errors.Join(w.near.Call("Load.Check", w.seed, &netbed.Nothing{}),
 		w.far.Call("Load.CheckPart", moved, &netbed.Nothing{}),
