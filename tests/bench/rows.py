@@ -66,7 +66,7 @@ class Row:
     unit: str
     ours: Side
     theirs: Side | None
-    limit: float
+    limit: float | None  # None: for comparison, without a target
     at_least: bool = False
     difference: bool = False  # ours - theirs instead of ours / theirs
     or_else: Side | None = None  # another way to do the same: each round is compared with the better of the two
@@ -91,6 +91,7 @@ class Row:
         return statistics.median(a - b if self.difference else a / b for a, b in pairs)
 
     def reached(self, value: float) -> bool:
+        assert self.limit is not None
         return value >= self.limit if self.at_least else value <= self.limit
 
     def near(self, ours: list[float], floor: list[float], theirs: list[float]) -> bool:
@@ -101,6 +102,8 @@ class Row:
         )
 
     def target(self, floor: float | None = None) -> str:
+        if self.limit is None:
+            return ""
         sign = "≥" if self.at_least else "≤"
         absolute = self.theirs is None or self.difference
         text = f"{sign} {quantity(self.limit, self.unit) if absolute else digits(self.limit, signed=False)}"
@@ -158,9 +161,10 @@ def python_rows() -> list[Row]:
     for work, limit in works:
         rows.append(Row(f"Python: {work}, p50", "us", Side("tent", work, p50_us), Side("plain", work, p50_us), limit))
     small = works[0][0]
-    for name, ours, floor in (("", "tent", "csleep"), (" with busy_poll_us", "busy", "cspin")):
+    waits = (("", "tent", "csleep", 1.0), (" with busy_poll_us", "busy", "cspin", None))
+    for name, ours, floor, least in waits:
         sides = Side(ours, small, p50_us), Side(floor, small, p50_us)
-        rows.append(Row(f"Python: {small}{name}, beside C that {floor[1:]}s, p50", "us", *sides, 1.0))
+        rows.append(Row(f"Python: {small}{name}, beside C that {floor[1:]}s, p50", "us", *sides, least))
     for work, _ in works:
         if work.size * work.count >= MIB:
             rows.append(

@@ -136,7 +136,7 @@ def entries(rows: list[Row], figures: Figures) -> list[Entry]:
                 ratio=rounded(value) if theirs and not row.difference else None,
                 difference=rounded(value) if theirs and row.difference else None,
                 target=row.target(least),
-                reached="yes" if reached or row.reached(value) else "no",
+                reached="" if row.limit is None else "yes" if reached or row.reached(value) else "no",
                 interval=interval(row, ours, theirs),
             )
         )

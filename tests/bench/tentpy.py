@@ -29,6 +29,7 @@ from tent.region import RegionSlice
 from tent.segment import RemoteSlice
 
 LIMIT_S = 60.0
+APART_NS = 1_000_000  # between two submits, as in gobench: the peer sleeps by then, and the send wakes it
 POSITIONS = 16
 
 
@@ -174,6 +175,9 @@ class Bench:
         requests.length[:] = array("Q", [size] * count)
         took = []
         for _ in range(iterations):
+            end = time.perf_counter_ns() + APART_NS
+            while time.perf_counter_ns() < end:
+                pass
             batch = self.upstream.allocate_transfer_batch(count)
             begin = time.perf_counter_ns()
             self.upstream.submit_transfer(batch, requests)
