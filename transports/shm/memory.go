@@ -93,6 +93,9 @@ func (t *Transport) create(a *allocation, node int) (err error) {
 	if err := madvise(a.addr, uintptr(a.size), unix.MADV_DONTFORK); err != nil {
 		return fmt.Errorf("madvise(MADV_DONTFORK): %w", err)
 	}
+	if !a.huge {
+		_ = madvise(a.addr, uintptr(a.size), unix.MADV_HUGEPAGE) // a wish, which the kernel's policy may refuse
+	}
 	prefer(a.addr, a.size, node)
 	return nil
 }
