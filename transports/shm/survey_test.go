@@ -12,8 +12,9 @@ import (
 
 func TestTheSurveyNamesThePagesOfMemory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shmem_enabled")
+	small := "have 4 KiB, by the kernel's policy never: `echo advise > " + file
 	for text, said := range map[string]string{
-		"always within_size advise [never] deny force\n": "have 4 KiB, by the kernel's policy never: `echo advise > " + file,
+		"always within_size advise [never] deny force\n": small,
 		"always within_size [advise] never deny force\n": "huge where the kernel has some, by its policy advise",
 		"[always] within_size advise never deny force\n": "huge where the kernel has some, by its policy always",
 	} {

@@ -306,8 +306,8 @@ func (b *bench) run(list []engine.Request, submitOnly bool) (took time.Duration,
 	return took, err
 }
 
-// apart is the time between two submits that are measured alone: the peer sleeps by then. A shorter pause ends now while
-// its worker still looks for bytes, now behind that, and to wake it takes some 10 µs of the send.
+// apart is the time between two submits that are measured alone: the peer sleeps by then. A shorter pause ends now
+// while its worker still looks for bytes, now behind that, and to wake it takes some 10 µs of the send.
 const apart = time.Millisecond
 
 func rest() {
