@@ -25,11 +25,15 @@ type rig struct {
 	t     *testing.T
 	calls atomic.Int64
 	text  string
+	http  http.Client // one that keeps a connection for each of its callers: the server bounds their number
 }
+
+const callers = 8
 
 func newRig(t *testing.T) *rig {
 	goleak.VerifyNone(t) // of the test before
 	r := &rig{t: t, text: "tent_batches 0\n"}
+	r.http.Transport = &http.Transport{MaxIdleConnsPerHost: callers}
 	s, err := Listen("127.0.0.1:0", Source{
 		Metrics: func() (string, error) { r.calls.Add(1); return r.text, nil },
 		Events: func(after uint64, most int) (any, uint64, uint64) {
@@ -42,6 +46,7 @@ func newRig(t *testing.T) *rig {
 	r.Server = s
 	t.Cleanup(func() {
 		s.Close()
+		r.http.CloseIdleConnections()
 		http.DefaultClient.CloseIdleConnections()
 		goleak.VerifyNone(t)
 	})
@@ -50,7 +55,7 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) get(path string) (int, string) {
 	r.t.Helper()
-	reply, err := http.Get("http://" + r.Address() + path)
+	reply, err := r.http.Get("http://" + r.Address() + path)
 	require.NoError(r.t, err)
 	defer reply.Body.Close()
 	body, err := io.ReadAll(reply.Body)
@@ -83,7 +88,7 @@ func TestAFloodCostsFewSnapshots(t *testing.T) {
 	r := newRig(t)
 	began := time.Now()
 	var all sync.WaitGroup
-	for range 8 {
+	for range callers {
 		all.Go(func() {
 			for range 50 {
 				status, _ := r.get("/metrics")

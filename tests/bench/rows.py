@@ -70,7 +70,7 @@ class Row:
     at_least: bool = False
     difference: bool = False  # ours - theirs instead of ours / theirs
     or_else: Side | None = None  # another way to do the same: each round is compared with the better of the two
-    floor: Side | None = None  # a program that does only what must be done: a row near it has reached its target, too
+    floor: Side | None = None  # a program that does the least: a row near it has reached its target, too
 
     def sides(self) -> list[Side]:
         return [side for side in (self.ours, self.theirs, self.or_else, self.floor) if side is not None]

@@ -134,7 +134,7 @@ def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> str:
     subprocess.run(["tar", "-C", tmp_path, "-cJf", tmp_path / "source.tar.xz", "linux-source-6.12"], check=True)
     change = "--- a/arch/a.c\n+++ b/arch/a.c\n@@ -1 +1 @@\n-SIZE(2696);\n+SIZE(12288);\n"
     monkeypatch.setattr(kernel, "PATCH", tmp_path / "kernel.patch")
-    kernel.PATCH.write_text(f"What it is for.\n\n{change}", encoding="utf-8")
+    kernel.PATCH.write_text(f"A reason.\n\n{change}", encoding="utf-8")
     kernel.Build(tmp_path, tmp_path / "log", print).unpack(tmp_path / "unused", lambda name: True)
     return (tmp_path / "source" / "arch" / "a.c").read_text(encoding="utf-8")
 
