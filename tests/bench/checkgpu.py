@@ -80,10 +80,22 @@ class Owner:
         assert line, "the other process has ended"
         return line
 
-    def check(self) -> None:
+    def _content(self) -> bytes:
         assert self._process.stdin is not None
         print("show", file=self._process.stdin, flush=True)
-        assert bytes.fromhex(self._answer()) == self.expected, "the bytes of the other process differ"
+        return bytes.fromhex(self._answer())
+
+    def check(self) -> None:
+        content = self._content()
+        if content == self.expected:
+            return
+        wrong = [i for i, (have, want) in enumerate(zip(content, self.expected, strict=True)) if have != want]
+        first, last = wrong[0], wrong[-1] + 1
+        raise AssertionError(
+            f"the bytes of the other process differ: {len(wrong)} from {first - BAND} to {last - BAND}, "
+            f"{content[first : first + 16].hex()} instead of {self.expected[first : first + 16].hex()}; "
+            f"{'equal' if self._content() == self.expected else 'different'} at a second look"
+        )
 
     def end(self) -> None:
         self._process.kill()
