@@ -56,12 +56,13 @@ def owner(settings: str, size: int, seed: int) -> None:
     first = Driver(0)
     memory = Memory(Driver(first.count() - 1), size, seed)
     chosen = STAGED if settings == "staged" else ALONE
-    with tent.Engine(chosen, name="owner") as engine:
+    # Not sys.stdout: with PYTHONUNBUFFERED a signal cuts a line that is longer than the pipe, and Go sends signals.
+    with open(sys.stdout.fileno(), "w", closefd=False) as answers, tent.Engine(chosen, name="owner") as engine:
         with engine.register((memory.address, size), name="cache"):
-            print(engine.address, flush=True)
+            print(engine.address, file=answers, flush=True)
             for line in sys.stdin:
                 if line.strip() == "show":
-                    print(memory.content().hex(), flush=True)
+                    print(memory.content().hex(), file=answers, flush=True)
 
 
 class Owner:

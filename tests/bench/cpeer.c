@@ -138,14 +138,12 @@ static void check(uint64_t op, uint64_t length, int n) {
 }
 
 static void measure(uint64_t op, uint64_t length, int iterations, int n) {
-	uint64_t room = arena_bytes / length, took[iterations];
-	for (int i = 0; i < iterations; i++) {
-		uint64_t begin = now_ns();
-		transfer(op, ((uint64_t)i % room % 16) * length, length, n);
-		took[i] = now_ns() - begin;
-	}
 	printf("ns");
-	for (int i = 0; i < iterations; i++) printf(" %llu", (unsigned long long)took[i]);
+	for (uint64_t i = 0; i < (uint64_t)iterations; i++) {
+		uint64_t begin = now_ns();
+		transfer(op, i % (arena_bytes / length) % 16 * length, length, n);
+		printf(" %llu", (unsigned long long)(now_ns() - begin));
+	}
 	printf("\n");
 }
 

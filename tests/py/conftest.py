@@ -18,6 +18,10 @@ from tent.testing import Memory, PeerProcess
 
 T = TypeVar("T")
 
+# Programs of tests print memory in lines that are longer than a pipe. Unbuffered, a signal cuts such a line (PEP 475 is
+# about the calls of a buffered file), and Go's runtime sends signals.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:

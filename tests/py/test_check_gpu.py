@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
+import signal
 import subprocess
 import sys
+import termios
+from array import array
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,7 @@ CACHE = "3 layers x 8 pages of 64 KiB"
 
 sys.path[:0] = [str(BENCH), str(BENCH.parents[1] / "tools")]
 
+import checkgpu  # noqa: E402
 import gpucache  # noqa: E402
 import gpulayers  # noqa: E402
 from gpupage import Page  # noqa: E402
@@ -51,6 +56,25 @@ def test_every_way_is_checked_and_measured(
         assert all(cell.strip() for cell in row[2:5]), page  # both times, and their ratio
     for way in gpucache.TORCH:
         assert f"* {CACHE}, in one process, beside torch's {way}: not run: {gpucache.torch_here()[1]}\n" in page, page
+
+
+def test_an_answer_is_whole_behind_a_signal(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process is stopped while its answer fills the pipe, and goes on."""
+    monkeypatch.setenv("TENT_LIBCUDA", library)
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    with checkgpu.other_process("alone") as other:
+        process = other._process
+        assert process.stdin is not None and process.stdout is not None
+        room = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ)
+        print("show", file=process.stdin, flush=True)
+        filled = array("i", [0])
+        while filled[0] < room:
+            fcntl.ioctl(process.stdout, termios.FIONREAD, filled)
+            assert process.poll() is None
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        process.send_signal(signal.SIGCONT)
+        assert bytes.fromhex(other._answer()) == other.expected
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ type memory struct {
 	serial int // of files under cxl_mount_path
 }
 
+// hugeLeast is the least allocation that asks for huge pages. A smaller one would have a page larger than itself.
+const hugeLeast = 2 << 20
+
 // allocation is a mapping of a file that peers map too: a memfd, or a file under cxl_mount_path.
 type allocation struct {
 	addr     uintptr
@@ -93,7 +96,7 @@ func (t *Transport) create(a *allocation, node int) (err error) {
 	if err := madvise(a.addr, uintptr(a.size), unix.MADV_DONTFORK); err != nil {
 		return fmt.Errorf("madvise(MADV_DONTFORK): %w", err)
 	}
-	if !a.huge {
+	if !a.huge && a.size >= hugeLeast {
 		_ = madvise(a.addr, uintptr(a.size), unix.MADV_HUGEPAGE) // a wish, which the kernel's policy may refuse
 	}
 	prefer(a.addr, a.size, node)

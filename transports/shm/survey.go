@@ -35,8 +35,8 @@ func pagesBy(file string) string {
 	case "":
 		return ""
 	case "never", "deny":
-		return fmt.Sprintf("its pages have 4 KiB, by the kernel's policy %s: `echo advise > %s` allows huge ones, "+
-			"by which files past the page cache are read faster", policy, file)
+		return fmt.Sprintf("its pages are small, by the kernel's policy %s: `echo advise > %s` allows huge ones, "+
+			"and disks read into these faster", policy, file)
 	default:
 		return "its pages are huge where the kernel has some, by its policy " + policy
 	}

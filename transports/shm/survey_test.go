@@ -3,6 +3,7 @@ package shm
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +13,7 @@ import (
 
 func TestTheSurveyNamesThePagesOfMemory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shmem_enabled")
-	small := "have 4 KiB, by the kernel's policy never: `echo advise > " + file
+	small := "are small, by the kernel's policy never: `echo advise > " + file
 	for text, said := range map[string]string{
 		"always within_size advise [never] deny force\n": small,
 		"always within_size [advise] never deny force\n": "huge where the kernel has some, by its policy advise",
@@ -29,8 +30,10 @@ func TestAllocatedMemoryAsksForHugePages(t *testing.T) {
 	if pagesBy(hugePolicy) == "" {
 		t.Skip("this kernel has no huge pages of shared memory")
 	}
-	r, err := a.tr.Allocate(transport.Allocation{Size: 4 << 20, Location: "cpu:0"})
-	require.NoError(t, err)
-	require.Contains(t, flagsOf(t, r.Addr), " hg")
-	require.NoError(t, a.tr.Free(r))
+	for size, asks := range map[uint64]bool{hugeLeast: true, 3*hugeLeast + 1: true, hugeLeast / 2: false} {
+		r, err := a.tr.Allocate(transport.Allocation{Size: size, Location: "cpu:0"})
+		require.NoError(t, err)
+		require.Equal(t, asks, strings.Contains(flagsOf(t, r.Addr), " hg"), "%d bytes", size)
+		require.NoError(t, a.tr.Free(r))
+	}
 }

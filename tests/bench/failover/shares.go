@@ -40,8 +40,8 @@ const (
 )
 
 // together measures rails of several rates in rounds: each rate alone, then all together, all with the usual small
-// requests or all without. Only the two sums of one
-// round are compared: a machine that is disturbed in one series and calm in the next gives any ratio.
+// requests or all without. Only the two sums of one round are compared: a machine that is disturbed in one series and
+// calm in the next gives any ratio.
 func together(o options, f figures, name string, smalls bool, rates ...uint64) error {
 	alone := map[uint64]*world{}
 	defer func() {
