@@ -94,16 +94,31 @@ func (i *instance) do(call func()) {
 	<-done
 }
 
-// openLocked makes an engine at the next free port. The caller holds gate for writing.
+// openTries bounds the ports that others take just before us.
+const openTries = 64
+
+// openLocked makes an engine at the next free port. The processes of a host begin at once, and HIXL takes a port by its
+// number, so another one may come between: then the next port is tried. The caller holds gate for writing.
 func (i *instance) openLocked() error {
 	i.life++
-	name, next, err := free(i.at, i.port)
-	if err != nil {
-		i.engine, i.failed = nil, errs.Wrap(errs.DeviceNotFound, "ascend.open", err)
-		return i.failed
+	for range openTries {
+		name, next, err := free(i.at, i.port)
+		if err != nil {
+			i.engine, i.failed = nil, errs.Wrap(errs.DeviceNotFound, "ascend.open", err)
+			return i.failed
+		}
+		i.name, i.port = name, next
+		if i.failed = i.openAt(name); i.failed == nil {
+			return nil
+		}
+		if still, _, err := free(i.at, next-1); err == nil && still == name {
+			break // nobody has it, so that was not the cause
+		}
 	}
-	i.name, i.port = name, next
-	var failed error
+	return i.failed
+}
+
+func (i *instance) openAt(name string) (failed error) {
 	i.do(func() {
 		engine, status := hixl.Open(name, i.t.settings.options()...)
 		if i.engine = engine; status != hixl.Success {
@@ -112,7 +127,6 @@ func (i *instance) openLocked() error {
 			i.engine, failed = nil, e
 		}
 	})
-	i.failed = failed
 	return failed
 }
 

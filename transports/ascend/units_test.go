@@ -1,7 +1,9 @@
 package ascend
 
 import (
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,6 +60,29 @@ func TestTheDeviceIsThatOfTheThread(t *testing.T) {
 			chosen <- s.device()
 		}()
 		require.Equal(t, 2, <-chosen)
+	})
+}
+
+// Engines that begin at once find the same port free, and HIXL takes it by its number: all but one look further.
+func TestEnginesThatBeginAtOnceFindPorts(t *testing.T) {
+	fake.RunLinked(t, nil, nil, func(t *testing.T, npu *fake.Loaded, h *fake.Linked) {
+		harness := suite(onNPU(npu), onNPU(npu), h)
+		harness.Open = func(t *testing.T, c transporttest.Config) transport.Transport {
+			var opened [8]transport.Transport
+			var failed [len(opened)]error
+			var all sync.WaitGroup
+			for i := range opened {
+				all.Go(func() { opened[i], failed[i] = Factory{}.Open(t.Context(), Settings{}, c.Host, c.Sink) })
+			}
+			all.Wait()
+			require.NoError(t, errors.Join(failed[:]...))
+			for _, tr := range opened[1:] {
+				require.NoError(t, tr.Close(t.Context()))
+			}
+			return opened[0]
+		}
+		transporttest.NewWorld(t, harness).Open("a")
+		require.EqualValues(t, 1, h.Stats().Engines)
 	})
 }
 

@@ -197,6 +197,7 @@ class Hixl::HixlImpl {
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (!a.sin_port || bind(listener, reinterpret_cast<const sockaddr *>(&a), sizeof a) || listen(listener, 64)) {
       close(listener);
+      listener = -1;  // there is no acceptor to wait for
       return FAILED;
     }
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // peers copy, also where yama lets parents alone
