@@ -13,18 +13,45 @@ const (
 	// of one memmove: below its own change to non-temporal stores, and not long for the scheduler
 	chunkBytes  = 512 << 10
 	streamBytes = 64 << 10 // of a piece, from which non-temporal stores may pay
+	mediumFrom  = 1 << 20  // of a transfer, from which they may
 	cacheBytes  = 32 << 20 // of the last cache, where the system does not tell
 	firstPage   = 4096     // nobody's memory lies below; Go takes a fault there for a nil pointer of its own
 )
 
 // Copier copies, and learns how this machine does it best. An engine has one; any goroutine may use it.
 type Copier struct {
-	largeFrom uint64 // total bytes from which a transfer is not kept in the caches
-	learned   learner
+	largeFrom uint64  // total bytes from which a transfer does not fit into the caches
+	medium    learner // of transfers below that: they fit, if nothing else is in the caches
+	large     learner
 }
 
+const (
+	largeRun  = 4 * chunkBytes
+	mediumRun = 8 // of the longest transfers: the same buffers come again within a run
+	// percent: a peer that reads soon finds a medium transfer in the caches, and nothing but the end of a large one
+	largeLead, mediumLead = 5, 20
+)
+
 // New makes a copier for this machine.
-func New() *Copier { return &Copier{largeFrom: lastCache() / 3} }
+func New() *Copier { return newCopier(lastCache() / 3) }
+
+func newCopier(largeFrom uint64) *Copier {
+	return &Copier{largeFrom: largeFrom, medium: learner{run: mediumRun * max(largeFrom, mediumFrom), lead: mediumLead},
+		large: learner{run: largeRun, lead: largeLead}}
+}
+
+// learner returns the one for pieces of a transfer, nil for memmove.
+func (c *Copier) learner(bytes, total uint64) *learner {
+	switch {
+	case bytes < streamBytes:
+		return nil
+	case total >= c.largeFrom:
+		return &c.large
+	case total >= mediumFrom:
+		return &c.medium
+	}
+	return nil
+}
 
 // lastCache reads the size of the largest cache of the first processor.
 func lastCache() (bytes uint64) {
@@ -55,8 +82,8 @@ func (c *Copier) Copy(dst, src uintptr, bytes, total uint64) (fault *Fault) {
 		return &Fault{Addr: min(dst, src)}
 	}
 	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
-	if total >= c.largeFrom && bytes >= streamBytes {
-		c.large(dst, src, bytes)
+	if l := c.learner(bytes, total); l != nil {
+		l.copy(dst, src, bytes)
 	} else {
 		chunks(dst, src, bytes)
 	}
@@ -71,10 +98,10 @@ func (c *Copier) Pieces(dst, src uintptr, dstAt, srcAt []uint64, bytes, total ui
 	}
 	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
 	srcAt = srcAt[:len(dstAt)]
-	large := total >= c.largeFrom && bytes >= streamBytes
+	l := c.learner(bytes, total)
 	for i, at := range dstAt {
-		if d, s := dst+uintptr(at), src+uintptr(srcAt[i]); large {
-			c.large(d, s, bytes)
+		if d, s := dst+uintptr(at), src+uintptr(srcAt[i]); l != nil {
+			l.copy(d, s, bytes)
 		} else {
 			chunks(d, s, bytes)
 		}

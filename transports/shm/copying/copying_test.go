@@ -14,8 +14,8 @@ import (
 const page = 4096
 
 // Copiers for which every transfer is large (they try both ways by turns), or none is.
-func always() *Copier { return &Copier{} }
-func never() *Copier  { return &Copier{largeFrom: ^uint64(0)} }
+func always() *Copier { return newCopier(0) }
+func never() *Copier  { return newCopier(^uint64(0)) }
 
 // area is mapped memory that the test owns.
 func area(t testing.TB, size int) []byte {

@@ -7,13 +7,14 @@
 // call, also inside a larger transfer. Those pass the caches by, and cost twice as much where the bytes would have
 // stayed there. So the decision is made by the size of the transfer (total), not of the piece:
 //
-//	total below a third of the last cache     memmove, in chunks of at most 512 KiB
-//	above, pieces below 64 KiB                memmove: fencing each of them costs more than it gains
-//	above, pieces of 64 KiB and more          whichever of memmove and non-temporal stores is the faster one here
+//	total below 1 MiB, or pieces below 64 KiB   memmove, in chunks of at most 512 KiB
+//	above                                       whichever of memmove and non-temporal stores is the faster one here
 //
-// The last line is not a constant: measured with 64 MiB, non-temporal stores were 1.6 times as fast as memmove on a Zen
-// 4, and 0.9 times on a Cascade Lake; and it changes with how many cores copy. So a Copier times its chunks, prefers
-// the way that was faster, and tries the other now and then. (docs/design/decisions/0041.)
+// The last line is not a constant: it depends on the processor, on the number of cores that copy, and on the bytes
+// in the caches. With 64 MiB, non-temporal stores were 1.6 times as fast as memmove on a Zen 3 and 4, 0.9 times on a
+// Cascade Lake; with 4 MiB on a Zen 3, 0.7 times where the same buffers came again and 1.8 where others did. So a
+// Copier times its chunks, prefers the way that was faster, and tries the other now and then. It has two learners: one
+// for transfers from a third of the last cache on, and one for those below, which fit. (Decisions 0041 and 0143.)
 //
 // # Faults
 //

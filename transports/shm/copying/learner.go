@@ -6,7 +6,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// way is how a chunk of a large transfer is copied.
+// way is how a chunk is copied.
 type way uint8
 
 const (
@@ -17,32 +17,38 @@ const (
 // learner compares the two ways by the times that they took. All goroutines of a copier share one; an update that
 // another one overwrites is a measurement less, no more.
 type learner struct {
-	turns atomic.Uint32
-	pace  [2]atomic.Uint64 // of each way: ns per MiB, a moving mean; 0 is unknown
+	// run is the number of bytes that go the same way. Those of its second half find the caches as their own kind left
+	// them, and only these count: the first memmove behind non-temporal stores is slow.
+	run uint64
+	// lead is by how many percent non-temporal stores must be the faster way: memmove leaves bytes where they are read
+	// next.
+	lead uint64
+
+	copied atomic.Uint64    // bytes
+	pace   [2]atomic.Uint64 // of each way: ns per MiB, a moving mean; 0 is unknown
 }
 
 const (
-	// chunks that go the same way while both are tried: each finds the caches as its own kind left them
-	runTurns   = 4
-	firstTurns = 32  // at first, both ways by turns
-	retryTurns = 512 // later, a run of the slower way among this number of chunks: less than one in a hundred
+	firstRuns = 8   // at first, both ways by turns
+	retryRuns = 128 // later, one of the slower way among this number: less than one in a hundred
 )
 
-// next says which way the next chunk goes.
-func (l *learner) next() way {
-	turn := l.turns.Add(1) - 1
-	if turn < firstTurns {
-		return way(turn / runTurns % 2)
+// next says which way the next bytes go, and whether their time counts.
+func (l *learner) next(bytes uint64) (w way, counts bool) {
+	before := l.copied.Add(bytes) - bytes
+	run := before / l.run
+	counts = before%l.run >= l.run/2
+	if run < firstRuns {
+		return way(run % 2), counts
 	}
 	best := streamed
-	// a little slower is still better for the others in the caches
-	if l.pace[kept].Load()*20 < l.pace[streamed].Load()*19 {
+	if l.pace[kept].Load()*100 < l.pace[streamed].Load()*(100+l.lead) {
 		best = kept
 	}
-	if turn%retryTurns < runTurns {
-		return 1 - best
+	if run%retryRuns == 0 {
+		best = 1 - best
 	}
-	return best
+	return best, counts
 }
 
 // took notes how long a chunk took. A chunk that the scheduler interrupted counts as twice the mean at most.
@@ -55,17 +61,20 @@ func (l *learner) took(w way, bytes uint64, ns int64) {
 	l.pace[w].Store(max(pace, 1))
 }
 
-// large copies a part of a transfer that does not stay in the caches.
-func (c *Copier) large(dst, src uintptr, bytes uint64) {
+// copy goes the way that was the faster one.
+func (l *learner) copy(dst, src uintptr, bytes uint64) {
 	for bytes > 0 {
 		n := min(bytes, chunkBytes)
-		w, begin := c.learned.next(), clock.Now()
+		w, counts := l.next(n)
+		begin := clock.Now()
 		if w == streamed {
 			stream(dst, src, n)
 		} else {
 			chunks(dst, src, n)
 		}
-		c.learned.took(w, n, int64(clock.Now()-begin))
+		if counts {
+			l.took(w, n, int64(clock.Now()-begin))
+		}
 		dst, src, bytes = dst+uintptr(n), src+uintptr(n), bytes-n
 	}
 }
