@@ -34,7 +34,8 @@ type hand struct {
 	keys    map[transport.LocalKey]mem.Region
 	last    transport.LocalKey
 	revokes []transport.Epoch
-	revoke  error // the answer of Revoke
+	revoke  error  // the answer of Revoke
+	inside  func() // what Revoke does first
 }
 
 const handLink = transport.Link(1<<32 | 1)
@@ -77,6 +78,9 @@ func (h *hand) Register(_ context.Context, r mem.Region) (transport.LocalKey, tr
 }
 
 func (h *hand) Revoke(_ context.Context, _ transport.LocalKey, _ *transport.Peer, epoch transport.Epoch) error {
+	if h.inside != nil {
+		h.inside()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.revokes = append(h.revokes, epoch)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -76,24 +77,47 @@ func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
 	return pool, nil
 }
 
-// takeBack ends the rights of a peer to the pool that is lent to it. Another one is lent the memory next.
+// takeBack ends the rights of a peer to the pool that is lent to it. Another one is lent the memory next. Others make
+// pools meanwhile: a peer that does not answer keeps its own for as long as the transports wait for it.
 func (e *Engine) takeBack(p *peer) {
 	s := &e.staging
+	pool := s.leave(p)
+	if pool == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), undoLimit)
+	defer cancel()
+	err := e.endPool(ctx, pool)
+	if err != nil {
+		e.log.Warn("lent memory", "peer", p.identity.Address, "err", err)
+	}
+	s.left(pool, err == nil)
+}
+
+// leave takes the pool that is lent to a peer out of use. left must follow; nil is none, or that of an engine that
+// closes.
+func (s *stagePools) leave(p *peer) *stagePool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pool := s.lent[p]
 	if pool == nil || s.closed {
-		return
+		return nil
 	}
 	delete(s.lent, p)
-	ctx, cancel := context.WithTimeout(context.Background(), undoLimit)
-	defer cancel()
-	if err := e.endPool(ctx, pool); err != nil {
-		e.log.Warn("lent memory", "peer", p.identity.Address, "err", err)
-		s.spoiled = append(s.spoiled, pool) // not lent again
-		return
+	s.spoiled = append(s.spoiled, pool)
+	s.leaving.Add(1)
+	return pool
+}
+
+// left notes that a pool was taken from its peer, or could not be.
+func (s *stagePools) left(pool *stagePool, taken bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if taken {
+		s.spoiled = slices.DeleteFunc(s.spoiled, func(o *stagePool) bool { return o == pool })
+		s.returned = append(s.returned, pool)
 	}
-	s.returned = append(s.returned, pool)
+	s.leaving.Done()
 }
 
 // throughPeer makes the plan of a copy and an order, for memory of a device of the peer.

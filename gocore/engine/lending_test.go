@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,4 +62,33 @@ func TestAnOrderHasTheRightsOfItsPeer(t *testing.T) {
 		require.Equal(t, c.code, err.Code, "%s: %v", name, err)
 	}
 	require.Equal(t, errs.AddressNotRegistered, (*region)(nil).grants(&write).Code)
+}
+
+// A peer that does not answer keeps the memory that is lent to it. Meanwhile others are lent memory of their own, and
+// Close waits, as long as it may.
+func TestOthersAreLentMemoryWhileItIsTakenFromAPeer(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h := w.hands[0]
+	revoking, answer := make(chan struct{}, 1), make(chan struct{})
+	h.inside = func() { revoking <- struct{}{}; <-answer }
+	mute, other := &peer{engine: w.Engine}, &peer{engine: w.Engine}
+	first, err := w.lentPool(mute, 2)
+	require.Nil(t, err)
+	left := make(chan struct{})
+	go func() { w.takeBack(mute); close(left) }()
+	<-revoking
+	second, err := w.lentPool(other, 2)
+	require.Nil(t, err)
+	require.NotEqual(t, first.region.Addr, second.region.Addr, "a peer may still write there")
+
+	short, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorContains(t, w.closeStaging(short), "taken back")
+	h.locked(func() { require.Contains(t, h.keys, first.region.key(0)) })
+	close(answer)
+	<-left
+	h.inside = nil
+	require.Equal(t, []*stagePool{first}, w.staging.returned)
+	require.Empty(t, w.staging.spoiled)
+	h.locked(func() { require.NotContains(t, h.keys, first.region.key(0)) })
 }

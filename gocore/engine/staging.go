@@ -30,7 +30,8 @@ type stagePools struct {
 	pools    map[poolKey]*stagePool
 	lent     map[*peer]*stagePool
 	returned []*stagePool // by peers that have left; registered nowhere
-	spoiled  []*stagePool // that a transport did not give back
+	spoiled  []*stagePool // that a transport did not give back, or not yet
+	leaving  sync.WaitGroup
 	closed   bool
 
 	asking sync.Mutex
@@ -248,13 +249,30 @@ func (e *Engine) endPool(ctx context.Context, pool *stagePool) error {
 func (e *Engine) closeStaging(ctx context.Context) error {
 	s := &e.staging
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.closed = true
+	s.mu.Unlock()
+	if err := s.awaitLeaving(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var first error
 	for pool := range s.all() {
 		first = errors.Join(first, e.endPool(ctx, pool))
 	}
 	return first
+}
+
+// awaitLeaving waits until no pool is being taken from a peer. No further one is, since the pools are closed.
+func (s *stagePools) awaitLeaving(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { s.leaving.Wait(); close(done) }() // takeBack has a limit
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return errs.New(errs.Timeout, "staging", "memory is still taken back from a peer that has left")
+	}
 }
 
 // freeStaging unmaps the pools. Every transport is closed, so nobody touches them, unless one could not take all back.
