@@ -5,7 +5,7 @@ A close goes like this, and each step needs the one before:
  1. `_closed` is set: nothing new is taken.
  2. Transfers under way end by themselves or, when the time is over, are cancelled; we wait for their end.
  3. Each live Transfer is settled: its outcome moves into Python, since the shared page and the engine will be gone.
- 4. The hub hands out the last ends and the thread lets go of the eventfd.
+ 4. The hub hands out the last ends, callbacks run, and the thread lets go of the eventfd.
  5. The page's views are released, so that a thread that still looks gets an answer instead of unmapped memory.
  6. Go closes: regions are revoked, links and sockets go. Only then may buffers be released.
 """
@@ -40,9 +40,9 @@ def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool =
     if _native.forked():
         raise _native.fork_error()
     limit_ms = _native.milliseconds(timeout)
-    if engine._closed and loop.on_thread():
+    if not engine._closing.acquire(blocking=not loop.on_thread()):
         return  # a callback, which the close under way may be waiting for
-    with engine._closing:
+    try:
         if engine._closed:
             return
         engine._closed = True
@@ -65,6 +65,8 @@ def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool =
             stream._wake_all()
         if interrupted is not None:
             raise interrupted
+    finally:
+        engine._closing.release()
 
 
 def _finish(engine: Handle, library: Library, limit_ms: int, exiting: bool) -> None:

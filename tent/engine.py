@@ -427,7 +427,8 @@ class Engine(Moves, Admission):
     def close(self, timeout: float | str | None = 30) -> None:
         """Closes the engine: no byte is read or written any more when this returns. Again: no effect.
 
-        It waits up to `timeout` seconds for transfers under way (None: to their own limits) and cancels the rest.
+        It waits up to `timeout` seconds for transfers under way (None: to their own limits) and cancels the rest. Their
+        callbacks have run by then, but for one that takes longer than 5 s, and the one that calls close() itself.
         """
         close_engine(self, timeout)
 

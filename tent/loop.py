@@ -32,6 +32,7 @@ logger = logging.getLogger("tent")
 
 _DRAIN = 256  # ends taken off the ring by one call
 _LOGS = 256  # log records taken by one call
+_CALLBACKS_SECONDS = 5  # of a close, for the callbacks that are queued
 
 
 class Hub:
@@ -161,7 +162,7 @@ class _Worker:
     """The thread. Its life is bound to the hubs that are attached.
 
     `_guard` guards its life: its holder may write to `_wake` of the current worker. It is reentrant for the reason of
-    Hub's. The two descriptors are closed by the thread that has seen this one end, or nobody could wake it safely.
+    Hub's. The thread closes the two descriptors at its end, when it is not the current worker any more.
     """
 
     _current: _Worker | None = None
@@ -174,7 +175,6 @@ class _Worker:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._stopping = False
-        self._by_itself = False  # the last hub left in a callback: nobody can wait for the thread's end
         self.thread = threading.Thread(target=self._run, name="tent", daemon=True)
         self.thread.start()
 
@@ -190,19 +190,24 @@ class _Worker:
             return worker
 
     def detach(self, hub: Hub) -> None:
-        """Stops listening for hub; the last one to leave ends the thread, after the jobs that are queued."""
+        """Stops listening for hub, and waits for its callbacks, which are queued. The last one to leave ends the
+        thread."""
+        here = threading.current_thread() is self.thread
+        ran = threading.Event()
         with self._guard:
             self.listen(hub, False)
             self._hubs.pop(hub.fd, None)
-            if self._hubs:
-                return
-            _Worker._current = None
-            self._by_itself = threading.current_thread() is self.thread
-            self._stopping = True
+            if last := not self._hubs:
+                _Worker._current = None
+                self._stopping = True
+            self.jobs.append((ran.set, ()))
             self.wake()
-        if threading.current_thread() is not self.thread:
+        if here:
+            return
+        if not ran.wait(_CALLBACKS_SECONDS):
+            logger.warning("a callback of tent still runs %d s after the close of its engine", _CALLBACKS_SECONDS)
+        elif last:
             self.thread.join()
-            self._release()
 
     def listen(self, hub: Hub, wanted: bool) -> None:
         try:
@@ -217,14 +222,10 @@ class _Worker:
         """Makes the thread look at its jobs. Under _guard, for the current worker."""
         os.eventfd_write(self._wake, 1)
 
-    def _release(self) -> None:
-        self._epoll.close()
-        os.close(self._wake)
-
     def _run(self) -> None:
         self._serve()
-        if self._by_itself:
-            self._release()
+        self._epoll.close()
+        os.close(self._wake)
 
     def _serve(self) -> None:
         while True:

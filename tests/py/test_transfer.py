@@ -179,6 +179,44 @@ def test_a_callback_may_close_the_engine(pair: Callable[..., Pair]) -> None:
     both.theirs.expect(0, both.mine.expected)
 
 
+def test_callbacks_have_run_when_close_returns(pair: Callable[..., Pair]) -> None:
+    """Also where another engine keeps tent's thread alive, and while a callback is in the way."""
+    both = pair(4096)
+    begun, closed, seen = threading.Event(), threading.Event(), []
+
+    def slow(_: tent.Transfer) -> None:
+        begun.set()
+        seen.append(closed.wait(0.3))
+
+    transfer = both.near.write(both.local, both.remote)
+    transfer.add_done_callback(slow)
+    transfer.add_done_callback(lambda ended: seen.append(ended.state))
+    assert begun.wait(10)
+    both.near.close()
+    closed.set()
+    assert seen == [False, tent.TransferStatusEnum.COMPLETED]
+    both.theirs.expect(0, both.mine.expected)
+
+
+def test_a_callback_that_never_ends_does_not_keep_close(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tent.loop._CALLBACKS_SECONDS", 0)
+    both = pair(4096)
+    begun, never = threading.Event(), threading.Event()
+
+    def stuck(_: tent.Transfer) -> None:
+        begun.set()
+        never.wait(30)
+
+    both.near.write(both.local, both.remote).add_done_callback(stuck)
+    assert begun.wait(10)
+    both.near.close()
+    assert both.near.closed and "still runs" in caplog.text
+    both.theirs.expect(0, both.mine.expected)
+    never.set()
+
+
 def test_as_completed_yields_each_once_and_wait_divides(pair: Callable[..., Pair]) -> None:
     both = pair(1 << 20)
     transfers = [both.near.write(both.local[i : i + 64], both.remote[i : i + 64]) for i in range(0, 64_000, 64)]

@@ -218,6 +218,7 @@ func TestARingIsTakenByOneCall(t *testing.T) {
 	tr := r.a.Transport.(*Transport)
 	r.f.Control(t, "delay 2000")
 	const slices = 8
+	await(t, "the goroutine to answer rings of before", tr.nics()[0].answered)
 	before := r.f.Control(t, "drains")
 	for i := range uint64(slices) {
 		list := tr.Watch(nil, transport.AllClasses)
