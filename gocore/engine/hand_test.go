@@ -35,7 +35,7 @@ type hand struct {
 	last    transport.LocalKey
 	revokes []transport.Epoch
 	revoke  error  // the answer of Revoke
-	inside  func() // what Revoke does first
+	inside  func() // the beginning of Revoke
 }
 
 const handLink = transport.Link(1<<32 | 1)

@@ -45,6 +45,6 @@
 //
 // # Locks
 //
-// rail.work, guest.mu ─▶ device.pollMu ─▶ rail.mu ─▶ region, batches. The sink is called without rail.mu and
-// device.pollMu: a step of the core inside Complete polls and arms.
+// rail.work, guest.mu ─▶ device.mu ─▶ device.pollMu ─▶ rail.mu ─▶ region, batches. The sink is called without rail.mu
+// and device.pollMu: a step of the core inside Complete polls and arms.
 package rdma

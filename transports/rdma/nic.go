@@ -225,9 +225,7 @@ func (d *device) newPair(room verbs.Room) (*verbs.Pair, *waiting, error) {
 			return nil, nil, err
 		}
 		in = &waiting{queue, queue.Entries}
-		all := append(append([]*waiting{}, d.queues()...), in)
-		d.all.Store(&all)
-		if err := queue.Arm(); err != nil {
+		if err := d.addQueue(in); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -238,6 +236,19 @@ func (d *device) newPair(room verbs.Room) (*verbs.Pair, *waiting, error) {
 	in.room -= requests
 	d.uses++
 	return pair, in, nil
+}
+
+// addQueue enters a completion queue, and arms it where the others are armed. One that is armed without a note rings
+// twice in front of one answer, and an answer takes as many rings as there are queues. The caller holds d.mu.
+func (d *device) addQueue(w *waiting) error {
+	d.pollMu.Lock()
+	defer d.pollMu.Unlock()
+	all := append(append([]*waiting{}, d.queues()...), w)
+	d.all.Store(&all)
+	if !d.armed {
+		return nil
+	}
+	return w.queue.Arm()
 }
 
 // endPair closes a pair. Its completions may lie in the queue until somebody polls, so all are taken first.
