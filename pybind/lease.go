@@ -9,28 +9,32 @@ import (
 	"github.com/tent-engine/tent/gocore/segment"
 )
 
-// ShareRegion gives peers parts of a region as a lease, and returns its id, which CloseRegion and FenceRegion take.
-// ranges is a JSON list of [offset, size]. Permission 0 is that of the region, or all that its buffer allows. It ends
-// after expiresMs milliseconds; 0 is no end.
+// ShareRegion gives peers parts of a region as a lease. It returns in JSON its id ("lease"), which CloseRegion and
+// FenceRegion take, and its token. ranges is a JSON list of [offset, size]. Permission 0 is that of the region, or all
+// that its buffer allows. It ends after expiresMs milliseconds, which may be over when this returns; 0 is no end.
 func ShareRegion(
 	id int64, region uint64, ranges, name string, permission int64, peers string, expiresMs int64,
-) (uint64, error) {
-	return on(id, func(e *engine.Engine) (uint64, error) {
+) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
 		to, err := listOf("peers", peers)
 		if err != nil {
-			return 0, err
+			return "", err
 		}
 		var pairs [][2]uint64
 		if err := json.Unmarshal([]byte(ranges), &pairs); err != nil {
-			return 0, errs.Wrap(errs.InvalidArgument, "ranges", err)
+			return "", errs.Wrap(errs.InvalidArgument, "ranges", err)
 		}
-		list := make([]engine.Range, len(pairs))
+		list, size := make([]engine.Range, len(pairs)), uint64(0)
 		for i, pair := range pairs {
 			list[i] = engine.Range{Offset: pair[0], Size: pair[1]}
+			size += pair[1]
 		}
 		lease, err := e.Share(mem.RegionID(region), engine.Share{Ranges: list, Name: name,
 			Permission: mem.Permission(permission), Peers: to, Expires: ms(expiresMs)})
-		return uint64(lease), err
+		if err != nil {
+			return "", err
+		}
+		return toJSON(map[string]any{"lease": uint64(lease), "token": e.TokenOf(lease, size)}), nil
 	})
 }
 

@@ -283,10 +283,11 @@ class Library(Protocol):
         peers: str,
         expires_ms: int,
         /,
-    ) -> int:
-        """ShareRegion gives peers parts of a region as a lease, and returns its id, which CloseRegion and FenceRegion
-        take. ranges is a JSON list of [offset, size]. Permission 0 is that of the region, or all that its buffer
-        allows. It ends after expiresMs milliseconds; 0 is no end."""
+    ) -> str:
+        """ShareRegion gives peers parts of a region as a lease. It returns in JSON its id ("lease"), which CloseRegion
+        and FenceRegion take, and its token. ranges is a JSON list of [offset, size]. Permission 0 is that of the
+        region, or all that its buffer allows. It ends after expiresMs milliseconds, which may be over when this
+        returns; 0 is no end."""
 
     def pybind_Start(self, engine: int, builder: int, requests: int, n: int, note: int, /) -> int:
         """Start starts a transfer of n packed requests and returns its batch, or adds them to a builder and returns 0.
@@ -445,7 +446,7 @@ def pybind_ShareRegion(
     peers: str,
     expires_ms: int,
     /,
-) -> int: ...
+) -> str: ...
 def pybind_Start(engine: int, builder: int, requests: int, n: int, note: int, /) -> int: ...
 def pybind_StatusInto(engine: int, batch: int, first: int, n: int, address: int, /) -> int: ...
 def pybind_StopMetrics(engine: int, address: str, /) -> int: ...

@@ -364,21 +364,23 @@ class Region:
         parts = self._parts(part)
         if permission is not None and permission not in (Permission.GlobalReadOnly, Permission.GlobalReadWrite):
             raise InvalidArgumentError(f"permission is {permission!r}: a lease is GlobalReadOnly or GlobalReadWrite")
-        id = self._engine._call_long(
-            self._engine._library.pybind_ShareRegion,
-            self._id,
-            json.dumps([(each.offset, each.size) for each in parts]),
-            name,
-            int(permission or 0),
-            identities("peers", peers),
-            _expires(expires),
+        made = json.loads(
+            self._engine._call_long(
+                self._engine._library.pybind_ShareRegion,
+                self._id,
+                json.dumps([(each.offset, each.size) for each in parts]),
+                name,
+                int(permission or 0),
+                identities("peers", peers),
+                _expires(expires),
+            )
         )
         address, size = parts[0].address, sum(each.size for each in parts)
         if any(a.address + a.size != b.address for a, b in pairwise(parts)):
             address = 0
         memory = Memory(address, size, self._memory.read_only, self._memory)
-        self._engine._memories[id] = memory
-        return Lease(self._engine, id, memory, name, self.location)
+        self._engine._memories[made["lease"]] = memory
+        return Lease(self._engine, made["lease"], memory, name, self.location, made["token"])
 
     def _parts(self, part: slice | RegionSlice | Iterable[slice | RegionSlice]) -> list[RegionSlice]:
         """The parts of a lease as slices of this region."""
@@ -471,10 +473,10 @@ class Lease(Region):
         "token": "Text for a stack's own handshake, of at most 64 characters. It names the lease and gives no rights."
     }
 
-    def __init__(self, engine: Handle, id: int, memory: Memory, name: str, location: str) -> None:
+    def __init__(self, engine: Handle, id: int, memory: Memory, name: str, location: str, token: str) -> None:
         """For tent only."""
         super().__init__(engine, id, memory, name, location)
-        self.token = str(engine._call(engine._library.pybind_LeaseToken, id))
+        self.token = token
 
     @property
     def closed(self) -> bool:

@@ -29,12 +29,17 @@ func (e *Engine) Token(id mem.RegionID) (string, error) {
 	if l == nil || l.lease == nil || !l.isFirst() {
 		return "", errs.New(errs.InvalidEntry, "token", "no lease is open under this number")
 	}
-	b := make([]byte, 0, tokenBytes)
+	return e.TokenOf(id, l.lease.total), nil
+}
+
+// TokenOf returns the token of a lease by its number and its bytes, whether or not it has ended by now.
+func (e *Engine) TokenOf(id mem.RegionID, size uint64) string {
 	self := e.credentials.ID()
-	b = binary.LittleEndian.AppendUint64(append(b, self[:]...), uint64(id))
-	b = binary.LittleEndian.AppendUint64(b, l.lease.total)
+	b := append(make([]byte, 0, tokenBytes), self[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(id))
+	b = binary.LittleEndian.AppendUint64(b, size)
 	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b), nil
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b)
 }
 
 // readToken reads a token. Any text may be given.

@@ -77,12 +77,16 @@ func tent_share_ranges(engine C.tent_engine_t, ranges *C.tent_range_t, count C.s
 	if err != nil {
 		return failed(err)
 	}
-	made, err := pybind.ShareRegion(number(engine), region, string(list), read(opts.name),
+	shared, err := pybind.ShareRegion(number(engine), region, string(list), read(opts.name),
 		int64(opts.permission), patterns(opts.peers), int64(opts.expires_ms))
 	if err != nil {
 		return failed(err)
 	}
-	*lease = C.tent_lease_t(made)
+	var made struct{ Lease uint64 }
+	if err := json.Unmarshal([]byte(shared), &made); err != nil {
+		return failed(err)
+	}
+	*lease = C.tent_lease_t(made.Lease)
 	return 0
 }
 

@@ -190,8 +190,8 @@ func TestAnIdleEngineUsesNoProcessor(t *testing.T) {
 	require.Less(t, used, 25*time.Millisecond, "two idle engines used the processor")
 }
 
-// TestMain passes one goroutine by: a pool of the redis client that has lost its server dials once a second, and finds
-// itself closed behind that.
+// TestMain passes one goroutine by. A pool of the redis client that has lost its server dials once a second, and then
+// finds itself closed.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }

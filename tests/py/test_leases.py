@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -127,6 +129,34 @@ def test_a_lease_ends_with_its_time_and_a_renewal_gives_more(
     with pytest.raises(tent.TentError):
         mover(own).write(own[0:PART], there[0:PART]).result(PATIENCE)
     long.close()
+
+
+def test_a_lease_may_end_before_share_returns(
+    ends: tuple[tent.Region, tent.Segment, tent.Region], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is stopped meanwhile gets a lease that has ended, and no error."""
+    pages, peer, own = ends
+    owner, library = mover(pages), mover(pages)._library
+    call, limit = tent.Engine._call_long, time.monotonic() + PATIENCE
+
+    def late(engine: tent.Engine, *arguments: Any) -> Any:
+        made = call(engine, *arguments)
+        with pytest.raises(tent.InvalidEntryError):
+            while time.monotonic() < limit:
+                owner._call(library.pybind_LeaseToken, json.loads(made)["lease"])
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tent.Engine, "_call_long", late)
+        lease = pages.share(pages[0:PART], expires=0.001)
+    assert lease.closed and lease.token
+    with pytest.raises(tent.TentError, match="ended"):
+        peer.lease(lease.token)
+    lease.close()
+    bytes_before = bytes(pages.view)
+    with pytest.raises(tent.TentError):
+        mover(own).write(own[0:PART], peer[0:PART]).result(PATIENCE)
+    assert bytes(pages.view) == bytes_before
 
 
 def test_a_region_takes_its_leases_with_it(engines: Callable[..., tent.Engine]) -> None:
