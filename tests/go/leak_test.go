@@ -174,7 +174,8 @@ func TestRegionsSegmentsAndBatchesOfOneEngineLeaveNothingBehind(t *testing.T) {
 	t.Logf("before %+v, after %+v", before, after)
 	require.LessOrEqual(t, after.files, before.files+2) // connections of the control plane, kept for a minute
 	require.LessOrEqual(t, after.goroutines, before.goroutines+8, "%s", goroutines())
-	require.LessOrEqual(t, after.mappings, before.mappings+8)
+	// a thread that Go's scheduler adds has some of its own, more with the race detector
+	require.LessOrEqual(t, after.mappings, before.mappings+50)
 	require.LessOrEqual(t, after.heap, before.heap+1<<20)
 }
 
