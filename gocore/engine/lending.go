@@ -81,43 +81,44 @@ func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
 // pools meanwhile: a peer that does not answer keeps its own for as long as the transports wait for it.
 func (e *Engine) takeBack(p *peer) {
 	s := &e.staging
-	pool := s.leave(p)
+	pool, end := s.leave(p)
 	if pool == nil {
 		return
 	}
+	defer close(end)
 	ctx, cancel := context.WithTimeout(context.Background(), undoLimit)
 	defer cancel()
 	err := e.endPool(ctx, pool)
 	if err != nil {
 		e.log.Warn("lent memory", "peer", p.identity.Address, "err", err)
 	}
-	s.left(pool, err == nil)
+	s.left(pool, end, err == nil)
 }
 
-// leave takes the pool that is lent to a peer out of use. left must follow; nil is none, or that of an engine that
-// closes.
-func (s *stagePools) leave(p *peer) *stagePool {
+// leave takes the pool that is lent to a peer out of use. left must follow, and the end be closed. A nil pool is none,
+// or that of an engine that closes.
+func (s *stagePools) leave(p *peer) (*stagePool, chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pool := s.lent[p]
 	if pool == nil || s.closed {
-		return nil
+		return nil, nil
 	}
 	delete(s.lent, p)
-	s.spoiled = append(s.spoiled, pool)
-	s.leaving.Add(1)
-	return pool
+	end := make(chan struct{})
+	s.spoiled, s.leaving = append(s.spoiled, pool), append(s.leaving, end)
+	return pool, end
 }
 
 // left notes that a pool was taken from its peer, or could not be.
-func (s *stagePools) left(pool *stagePool, taken bool) {
+func (s *stagePools) left(pool *stagePool, end chan struct{}, taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.leaving = slices.DeleteFunc(s.leaving, func(o chan struct{}) bool { return o == end })
 	if taken {
 		s.spoiled = slices.DeleteFunc(s.spoiled, func(o *stagePool) bool { return o == pool })
 		s.returned = append(s.returned, pool)
 	}
-	s.leaving.Done()
 }
 
 // throughPeer makes the plan of a copy and an order, for memory of a device of the peer.

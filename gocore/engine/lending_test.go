@@ -91,4 +91,7 @@ func TestOthersAreLentMemoryWhileItIsTakenFromAPeer(t *testing.T) {
 	require.Equal(t, []*stagePool{first}, w.staging.returned)
 	require.Empty(t, w.staging.spoiled)
 	h.locked(func() { require.NotContains(t, h.keys, first.region.key(0)) })
+	for range 100 {
+		require.NoError(t, w.closeStaging(short), "there is nothing to wait for")
+	}
 }

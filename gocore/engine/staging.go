@@ -29,9 +29,9 @@ type stagePools struct {
 	mu       sync.Mutex // a pool is registered under it, once
 	pools    map[poolKey]*stagePool
 	lent     map[*peer]*stagePool
-	returned []*stagePool // by peers that have left; registered nowhere
-	spoiled  []*stagePool // that a transport did not give back, or not yet
-	leaving  sync.WaitGroup
+	returned []*stagePool    // by peers that have left; registered nowhere
+	spoiled  []*stagePool    // that a transport did not give back, or not yet
+	leaving  []chan struct{} // of pools that are being taken from a peer; closed behind that
 	closed   bool
 
 	asking sync.Mutex
@@ -265,14 +265,17 @@ func (e *Engine) closeStaging(ctx context.Context) error {
 
 // awaitLeaving waits until no pool is being taken from a peer. No further one is, since the pools are closed.
 func (s *stagePools) awaitLeaving(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() { s.leaving.Wait(); close(done) }() // takeBack has a limit
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return errs.New(errs.Timeout, "staging", "memory is still taken back from a peer that has left")
+	s.mu.Lock()
+	leaving := slices.Clone(s.leaving)
+	s.mu.Unlock()
+	for _, taken := range leaving {
+		select {
+		case <-taken:
+		case <-ctx.Done():
+			return errs.New(errs.Timeout, "staging", "memory is still taken back from a peer that has left")
+		}
 	}
+	return nil
 }
 
 // freeStaging unmaps the pools. Every transport is closed, so nobody touches them, unless one could not take all back.
