@@ -99,8 +99,15 @@ func (c *conn) mayBuffer(out *chunkWriter, in *chunkReader) {
 	c.writeMu.Unlock()
 }
 
-// register hands the socket to the epoll of its group, disarmed.
+// register hands the socket to the epoll of its group, disarmed. The end of the peer is reported all the same, so a
+// worker may arm the lane at once.
 func (c *conn) register() error {
+	c.armMu.Lock()
+	defer c.armMu.Unlock()
+	return c.registerLocked()
+}
+
+func (c *conn) registerLocked() error {
 	c.epfd = c.t.epfd
 	if c.group > 0 {
 		c.epfd = c.t.bulkFd

@@ -135,7 +135,7 @@ func (l *responderLane) joinGroup(group uint8) *errs.Error {
 	err := unix.EpollCtl(l.t.epfd, unix.EPOLL_CTL_DEL, l.fd, nil)
 	if err == nil {
 		l.interest = 0
-		err = l.register()
+		err = l.registerLocked()
 	}
 	if err != nil {
 		return errs.Wrap(errs.Internal, "tcp.accept", err).WithScope(errs.ScopeRail, errs.SideLocal)
