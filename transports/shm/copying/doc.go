@@ -10,11 +10,12 @@
 //	total below 1 MiB, or pieces below 64 KiB   memmove, in chunks of at most 512 KiB
 //	above                                       whichever of memmove and non-temporal stores is the faster one here
 //
-// The last line is not a constant: it depends on the processor, on the number of cores that copy, and on the bytes
-// in the caches. With 64 MiB, non-temporal stores were 1.6 times as fast as memmove on a Zen 3 and 4, 0.9 times on a
-// Cascade Lake; with 4 MiB on a Zen 3, 0.7 times where the same buffers came again and 1.8 where others did. So a
-// Copier times its chunks, prefers the way that was faster, and tries the other now and then. It has two learners: one
-// for transfers from a third of the last cache on, and one for those below, which fit. (Decisions 0041 and 0143.)
+// The last line is not a constant: it depends on the processor, on the number of cores that copy, and on the bytes in
+// the caches. With 64 MiB on a Zen 3, non-temporal stores were 1.6 times as fast as memmove; with 4 MiB 0.7 times
+// where the same buffers came again, and 1.8 times where others did. An earlier copy by such stores was at 1.6 on a
+// Zen 4, and at 0.9 on a Cascade Lake. So a Copier times its chunks, prefers the way that was faster, and tries the
+// other now and then. It has two learners: one for transfers from a third of the last cache on, and one for those
+// below, which fit. (Decisions 0041 and 0143.)
 //
 // # Faults
 //

@@ -61,19 +61,24 @@ func (l *learner) took(w way, bytes uint64, ns int64) {
 	l.pace[w].Store(max(pace, 1))
 }
 
+func (w way) copy(dst, src uintptr, bytes uint64) {
+	if w == streamed {
+		stream(dst, src, bytes)
+	} else {
+		chunks(dst, src, bytes)
+	}
+}
+
 // copy goes the way that was the faster one.
 func (l *learner) copy(dst, src uintptr, bytes uint64) {
 	for bytes > 0 {
 		n := min(bytes, chunkBytes)
-		w, counts := l.next(n)
-		begin := clock.Now()
-		if w == streamed {
-			stream(dst, src, n)
-		} else {
-			chunks(dst, src, n)
-		}
-		if counts {
+		if w, counts := l.next(n); counts {
+			begin := clock.Now()
+			w.copy(dst, src, n)
 			l.took(w, n, int64(clock.Now()-begin))
+		} else {
+			w.copy(dst, src, n)
 		}
 		dst, src, bytes = dst+uintptr(n), src+uintptr(n), bytes-n
 	}
