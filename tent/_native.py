@@ -142,9 +142,9 @@ def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) ->
     return values[0]
 
 
-def milliseconds(timeout: float | str | None, otherwise: int = 1 << 40, what: str = "timeout") -> int:
-    """A time-out as whole milliseconds, rounded up; None is `otherwise`, and `what` its name for the error."""
+def milliseconds(timeout: float | str | None, otherwise: int = 1 << 40, name: str = "timeout") -> int:
+    """A time-out as whole milliseconds, rounded up; None is `otherwise`. An error calls the argument by `name`."""
     if timeout is None:
         return otherwise
-    timeout = seconds_of(timeout, what, none=", or None for no limit")
+    timeout = seconds_of(timeout, name, none=", or None for no limit")
     return min(-int(-timeout * 1000 // 1), otherwise)

@@ -455,7 +455,7 @@ def _expires(expires: float | str | None) -> int:
     """The milliseconds of a lease, 0 for one without an end."""
     if expires is None:
         return 0
-    if (time := _native.milliseconds(expires, what="expires")) > 0:
+    if (time := _native.milliseconds(expires, name="expires")) > 0:
         return time
     raise InvalidArgumentError(f"expires is {expires!r}: a lease ends later than it begins", hint="close() ends it now")
 
