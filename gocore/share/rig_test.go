@@ -15,6 +15,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/tests/leaks"
 )
 
 const (
@@ -35,22 +36,16 @@ func newRig(t *testing.T) *rig {
 		t.Skip(err)
 	}
 	r := &rig{t: t, name: fmt.Sprintf("/tent-test-%d-%x", os.Getpid(), rand.Uint64()), told: make(chan *errs.Error, 64)}
-	before, fds := goleak.IgnoreCurrent(), descriptors(t)
+	before, fds := goleak.IgnoreCurrent(), leaks.Descriptors(t)
 	t.Cleanup(func() {
 		_ = os.RemoveAll(r.path())
 		require.NoError(t, goleak.Find(before))
-		require.Equal(t, fds, descriptors(t), "open files")
+		require.Equal(t, fds, leaks.Descriptors(t), "open files")
 		maps, err := os.ReadFile("/proc/self/maps")
 		require.NoError(t, err)
 		require.NotContains(t, string(maps), r.name, "mappings")
 	})
 	return r
-}
-
-func descriptors(t *testing.T) int {
-	list, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(list)
 }
 
 func (r *rig) path() string { return folder + r.name }

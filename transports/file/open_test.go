@@ -16,6 +16,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/leaks"
 )
 
 func TestFilesAreMadeAndGrownAndNeverCut(t *testing.T) {
@@ -178,7 +179,7 @@ func TestAFileThatWasReplacedIsNotWritten(t *testing.T) {
 func TestDescriptorsAreBounded(t *testing.T) {
 	const files, most = 40, 3
 	both(t, Settings{Descriptors: most}, func(t *testing.T, r *rig) {
-		before := descriptors(t)
+		before := leaks.Descriptors(t)
 		m := r.memory(files*4096, true)
 		var list []*opened
 		folder := t.TempDir()
@@ -187,7 +188,7 @@ func TestDescriptorsAreBounded(t *testing.T) {
 			m.fill(i, i*4096, 4096)
 			r.must(o.slice(transport.Write, m, i*4096, 0, 4096))
 			list = append(list, o)
-			require.LessOrEqual(t, descriptors(t)-before, 2*most)
+			require.LessOrEqual(t, leaks.Descriptors(t)-before, 2*most)
 		}
 		var all []*transport.Slice
 		for i, o := range list {
@@ -200,18 +201,18 @@ func TestDescriptorsAreBounded(t *testing.T) {
 		for i := range uint64(files) {
 			require.NoError(t, m.check(i, i*4096, (files-1-i)*4096, 4096))
 		}
-		require.LessOrEqual(t, descriptors(t)-before, 2*most)
+		require.LessOrEqual(t, leaks.Descriptors(t)-before, 2*most)
 		for _, o := range list {
 			r.tr.Detach(o.link)
 		}
 		// The goroutine that carried out the last operation lets go of its file a moment after the completion.
 		for range 1_000_000 {
-			if descriptors(t) <= before {
+			if leaks.Descriptors(t) <= before {
 				break
 			}
 			runtime.Gosched()
 		}
-		require.Equal(t, before, descriptors(t), "a detached link keeps nothing open")
+		require.Equal(t, before, leaks.Descriptors(t), "a detached link keeps nothing open")
 	})
 }
 

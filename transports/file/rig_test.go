@@ -20,6 +20,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/leaks"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -47,19 +48,12 @@ func both(t *testing.T, s Settings, test func(t *testing.T, r *rig)) {
 	}
 }
 
-var netpoller sync.Once
-
 // newRig opens a transport. When its test ends it closes it, and looks whether anything was left.
 func newRig(t testing.TB, f transport.Factory, s Settings) *rig {
 	if err := f.Check(); err != nil {
 		t.Skipf("%s cannot work here: %v", f.Name(), err)
 	}
-	netpoller.Do(func() { // the Go runtime opens descriptors of its own at the first use and keeps them
-		if r, w, err := os.Pipe(); err == nil {
-			_, _ = r.Close(), w.Close()
-		}
-	})
-	before, fds := goleak.IgnoreCurrent(), descriptors(t)
+	before, fds := goleak.IgnoreCurrent(), leaks.Descriptors(t)
 	r := &rig{t: t, name: f.Name(), rails: map[transport.Link]transport.Rail{},
 		ends: map[*transport.Slice]transport.Completion{}}
 	r.changed = sync.NewCond(&r.mu)
@@ -71,15 +65,9 @@ func newRig(t testing.TB, f transport.Factory, s Settings) *rig {
 		defer cancel()
 		require.NoError(t, r.tr.Close(ctx))
 		require.NoError(t, goleak.Find(before))
-		require.Equal(t, fds, descriptors(t), "file descriptors")
+		require.Equal(t, fds, leaks.Descriptors(t), "file descriptors")
 	})
 	return r
-}
-
-func descriptors(t testing.TB) int {
-	list, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(list)
 }
 
 func (r *rig) Complete(list []transport.Completion) {

@@ -17,6 +17,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/leaks"
 	"github.com/tent-engine/tent/transports/host/access"
 	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
@@ -52,13 +53,6 @@ func lies(t *testing.T, owner *Transport) map[string]manifest.Claim {
 		"the owner, no file":          with(vm.File{Fd: 1 << 20}),
 		"the owner, another file":     with(other),
 	}
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(list)
 }
 
 // noted is the host of an owner: it keeps the reasons of refusals.
@@ -115,7 +109,7 @@ func TestHonestPeersAttachAmongStrangers(t *testing.T) {
 	near, far := w.Open("near"), w.Open("far")
 	owner := far.Transport.(*Transport)
 	all := lies(t, owner)
-	before := openFiles(t)
+	before := leaks.Descriptors(t)
 	var stop atomic.Bool
 	var count atomic.Int64
 	var attackers sync.WaitGroup
@@ -139,7 +133,7 @@ func TestHonestPeersAttachAmongStrangers(t *testing.T) {
 	stop.Store(true)
 	attackers.Wait()
 	require.Equal(t, 1, owner.Grants())
-	require.LessOrEqual(t, openFiles(t), before+2*access.GrantFiles+4, "files of the one link")
+	require.LessOrEqual(t, leaks.Descriptors(t), before+2*access.GrantFiles+4, "files of the one link")
 	require.Nil(t, tracers.named)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/leaks"
 )
 
 func lifeRules() []rule {
@@ -106,9 +107,9 @@ func testCloseLeavesNothing(t *testing.T, h Harness) {
 		p.b.Close(t)
 		require.NoError(t, goleak.Find(w.leak))
 		if i == 0 {
-			fds = openFds(t)
+			fds = leaks.Descriptors(t)
 		}
-		require.Equal(t, fds, openFds(t), "file descriptors")
+		require.Equal(t, fds, leaks.Descriptors(t), "file descriptors")
 	}
 }
 

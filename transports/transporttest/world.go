@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"runtime/pprof"
@@ -22,6 +21,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/leaks"
 )
 
 // World is everything that one test opened: nodes, memories, and the ledger of slices. One mutex guards it all, and
@@ -61,19 +61,12 @@ type entry struct {
 	end       transport.Completion
 }
 
-var netpoller sync.Once
-
 // NewWorld starts a test. The world ends with it.
 func NewWorld(t *testing.T, h Harness) *World {
-	netpoller.Do(func() { // the Go runtime opens descriptors of its own at the first use and keeps them
-		if l, err := net.Listen("tcp", "127.0.0.1:0"); err == nil {
-			_ = l.Close()
-		}
-	})
 	if h.Warm != nil {
 		h.Warm(t)
 	}
-	w := &World{t: t, h: h, leak: goleak.IgnoreCurrent(), fds: openFds(t), nodes: map[string]*Node{},
+	w := &World{t: t, h: h, leak: goleak.IgnoreCurrent(), fds: leaks.Descriptors(t), nodes: map[string]*Node{},
 		ledger: map[uint64]*entry{}}
 	w.changed = sync.NewCond(&w.mu)
 	t.Cleanup(w.finish)
@@ -205,7 +198,7 @@ func (w *World) finish() {
 		for _, m := range memories {
 			m.Free()
 		}
-		assert.Equal(w.t, w.fds, openFds(w.t), "file descriptors after Close") // operands may have some, too
+		assert.Equal(w.t, w.fds, leaks.Descriptors(w.t), "file descriptors after Close") // operands may have some, too
 	}
 }
 
@@ -264,12 +257,6 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 
 // silentAddress is a peer that does not answer, as one that is stopped; World.silenceEnded ends its process.
 const silentAddress = "silent:1"
-
-func openFds(t *testing.T) int {
-	list, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(list)
-}
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 

@@ -87,6 +87,8 @@ var edges = []edge{
 		"access carries out Attach, Serve and Revoke of transports of one host, so it knows the contract"},
 	{"transports/*", []string{"+vocabulary", "gocore/device", "gocore/spin", "gocore/transport", "transports/kit",
 		"transports/host/*"}, apart},
+	{"transports/transporttest", []string{"+vocabulary", "gocore/device", "gocore/transport", "tests/leaks"},
+		"the conformance suite of transports knows the contract alone"},
 	{"transports/ascend", []string{"+vocabulary", "gocore/device", "gocore/transport", "transports/kit",
 		"transports/ascend/acl", "transports/ascend/hixl"}, apart},
 	{"transports/ascend/acl", []string{"+vocabulary", "gocore/device"},
@@ -119,8 +121,8 @@ var edges = []edge{
 
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
 var fakes = []string{"gocore/device/devicetest", "gocore/security/securitytest", "transports/transporttest",
-	"transports/sim", "transports/faulty", "tests/forked", "tests/roce", "tests/fakes/ascend", "tests/fakes/cuda",
-	"tests/fakes/cufile", "tests/fakes/nvml", "tests/fakes/verbs"}
+	"transports/sim", "transports/faulty", "tests/forked", "tests/leaks", "tests/roce", "tests/fakes/ascend",
+	"tests/fakes/cuda", "tests/fakes/cufile", "tests/fakes/nvml", "tests/fakes/verbs"}
 
 // testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/tests/forked"
+	"github.com/tent-engine/tent/tests/leaks"
 )
 
 func TestMain(m *testing.M) {
@@ -58,22 +59,16 @@ func (p *Peer) Flood(to Key, n *int) error {
 }
 
 func serve(t *testing.T, refused func(error)) *Server {
-	before, leak := openFiles(t), goleak.IgnoreCurrent()
+	before, leak := leaks.Descriptors(t), goleak.IgnoreCurrent()
 	s, err := Listen(Self().UID, refused)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.Close()
 		s.Close()
 		goleak.VerifyNone(t, leak)
-		require.Equal(t, before, openFiles(t), "descriptors")
+		require.Equal(t, before, leaks.Descriptors(t), "descriptors")
 	})
 	return s
-}
-
-func openFiles(t *testing.T) int {
-	list, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(list)
 }
 
 // child starts a peer and returns its process.
@@ -244,7 +239,7 @@ func TestAnAnswerThatNobodyGivesKeepsNothing(t *testing.T) {
 			ticket := Ticket{Server: Key([]byte(fmt.Sprintf("%-16s", name))[:16])}
 			l, err := net.ListenUnix("unixpacket", address(ticket.Server))
 			require.NoError(t, err)
-			before := openFiles(t)
+			before := leaks.Descriptors(t)
 			done := make(chan error, 1)
 			go func() {
 				c, err := l.AcceptUnix()
@@ -262,7 +257,7 @@ func TestAnAnswerThatNobodyGivesKeepsNothing(t *testing.T) {
 			_, err = Fetch(ctx, ticket, Self())
 			require.Equal(t, answer.code, errs.CodeOf(err), "%v", err)
 			require.NoError(t, <-done)
-			require.Equal(t, before, openFiles(t), "descriptors that came are closed")
+			require.Equal(t, before, leaks.Descriptors(t), "descriptors that came are closed")
 			require.NoError(t, l.Close())
 		})
 	}
