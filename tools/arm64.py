@@ -177,7 +177,9 @@ def main() -> int:
     try:
         if "wheel" in what:
             wheel()
-        tally = suite() if "suite" in what else Tally()
+        if "suite" not in what:
+            return 0
+        tally = suite()
         print(f"the Go suite under qemu: {tally}")
         return 1 if tally.failed else 0
     except MissingError as error:
