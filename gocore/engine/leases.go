@@ -100,7 +100,7 @@ func (e *Engine) Share(of mem.RegionID, s Share) (mem.RegionID, error) {
 	e.leases.keep(l, s.Expires)
 	to := "all"
 	if l.rule != nil {
-		to = cmp.Or(l.rule.String(), "nobody")
+		to = l.rule.String()
 	}
 	e.announce(&event.Event{Kind: event.LeaseMade, Rail: l.Name, Note: to, Bytes: l.lease.total, Took: s.Expires})
 	return l.ID, nil

@@ -166,7 +166,12 @@ func (n *Names) matchOne(identity string) bool {
 }
 
 // String returns the patterns in order: equal texts are equal rules.
-func (n *Names) String() string { return strings.Join(n.patterns, " ") }
+func (n *Names) String() string {
+	if len(n.patterns) == 0 {
+		return "nobody"
+	}
+	return strings.Join(n.patterns, " ")
+}
 
 // matches reports whether a text matches a pattern, in which * stands for any characters but the end of a part, and **
 // for any. After a mismatch it goes back to the last star of each kind alone: no pattern takes exponential time.
