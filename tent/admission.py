@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from . import _native
 from .handle import Handle
+from .quantities import text_of
 from .region import identities
 from .segment import Segment
 
@@ -57,7 +58,7 @@ class Admission(Handle):
         stay out until they start again; security/allow, or another key, keeps an identity out. Raises InvalidEntryError
         if there is no such peer.
         """
-        who = peer if isinstance(peer, str) else peer.id if isinstance(peer, PeerInfo) else peer.peer_id
+        who = peer.id if isinstance(peer, PeerInfo) else text_of(getattr(peer, "peer_id", peer), "peer")
         return self._call_long(self._library.pybind_Disconnect, who, _native.milliseconds(timeout))
 
     def reload_security(self, *, allow: Iterable[str] | None = None, timeout: float | str = 30.0) -> bool:

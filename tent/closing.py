@@ -74,12 +74,16 @@ def _finish(engine: Handle, library: Library, limit_ms: int, exiting: bool) -> N
     bound_ms = min(limit_ms, int(1000 * _END_SECONDS))
     call = _native.call if exiting else _native.call_long
     held = json.loads(call(library.pybind_Close, engine._id, bound_ms, True)).get("held") or []
+    memories = list(engine._memories.values())
+    engine._memories.clear()
     if held:
-        _held.append(list(engine._memories.values()))
+        _held.append(memories)
         loop.logger.error(
             "engine %s is closed, but not everything came back: %s", engine.name, "; ".join(map(str, held))
         )
-    engine._memories.clear()
+    else:
+        for memory in memories:
+            memory.let_go()
     engine._tail.close()
 
 

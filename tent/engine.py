@@ -30,7 +30,7 @@ from .indexes import Integers, Ranges
 from .moves import Moves
 from .moving import WRITE
 from .notifications import Notifications
-from .quantities import bytes_of
+from .quantities import bytes_of, text_of
 from .region import Memory, Region, RegionSlice, identities
 from .segment import Segment
 from .tail import Tail
@@ -86,7 +86,7 @@ class Engine(Moves, Admission):
         text = settings.merged(config, keywords)
         library = _native.load()
         self._library = library
-        self._id = int(_native.call(library.pybind_Open, text, name or ""))
+        self._id = int(_native.call(library.pybind_Open, text, text_of(name, "name")))
         info = json.loads(_native.call(library.pybind_Info, self._id))
         self.address: str = info["address"]
         self.name: str = info["name"]
@@ -126,8 +126,8 @@ class Engine(Moves, Admission):
 
         Anything with DLPack, `__cuda_array_interface__`, the buffer protocol, `data_ptr()` and `nbytes`, or (address,
         size); contiguous, in C or in Fortran order: bytes move as they are stored. It is kept alive until the region is
-        closed and dropped. Named regions can be read and written by peers, unnamed ones by nobody, read-only buffers
-        only be read; `permission` says otherwise, and `peers` names the identities that have it:
+        closed, and by views of the region. Named regions can be read and written by peers, unnamed ones by nobody,
+        read-only buffers only be read; `permission` says otherwise, and `peers` names the identities that have it:
         "spiffe://prod/prefill/*", "dns:*.prefill.svc", "uid:1000", "id:" and the `peer_id` of an engine. None is all
         peers, an empty list nobody. Others do not learn of the region.
 
@@ -153,8 +153,8 @@ class Engine(Moves, Admission):
             found.size,
             found.read_only,
             bool(growable),
-            name or "",
-            location,
+            text_of(name, "name"),
+            text_of(location, "location"),
             allowed,
             identities("peers", peers),
         )
@@ -183,8 +183,8 @@ class Engine(Moves, Admission):
         Each page is taken from the system at its first use, which is slower than the next ones; `prefault=True` takes
         all of them now. `hugepages=True` takes them from the kernel's pool of huge pages (`vm.nr_hugepages`, mostly of
         2 MiB): a NIC that registers them needs far fewer entries, and a copy fewer look-ups. They are all taken now, in
-        whole ones. `permission` and `peers` are those of register(). The memory is unmapped when the region is closed
-        and every view of it is gone.
+        whole ones. `permission` and `peers` are those of register(). The memory is unmapped when the region and every
+        view of it are gone.
 
         Raises OutOfMemoryError, a MemoryError, for more than this machine, a cgroup or the pool has left; nothing was
         touched then. InvalidArgumentError for huge pages of a device.
@@ -193,7 +193,8 @@ class Engine(Moves, Admission):
         allowed = self._permission(permission, bool(name), False)
         given = identities("peers", peers)
         pages = bool(prefault), bool(hugepages)
-        made = self._call_json(self._library.pybind_Allocate, n, name or "", location, allowed, *pages, given)
+        texts = text_of(name, "name"), text_of(location, "location")
+        made = self._call_json(self._library.pybind_Allocate, n, *texts, allowed, *pages, given)
         id = made["id"]
         self._tail.allocated()
         memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, id))
@@ -309,7 +310,9 @@ class Engine(Moves, Admission):
         self, address: str, identity: str | Iterable[str] | None, another: bool, wait: bool, timeout: float | str
     ) -> Segment:
         wanted, limit = identities("identity", identity), _native.milliseconds(timeout)
-        opened = self._call_long(self._library.pybind_OpenSegment, address, wanted, another, wait, limit)
+        opened = self._call_long(
+            self._library.pybind_OpenSegment, text_of(address, "address"), wanted, another, wait, limit
+        )
         return Segment(self, opened)
 
     def open_peer(

@@ -24,6 +24,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Returns(Protocol):
+    """The Memory of a region, as its engine sees it."""
+
+    def let_go(self) -> None: ...
+
+
 class Settles(Protocol):
     """A Transfer, as its engine sees it."""
 
@@ -79,7 +85,7 @@ class Handle:
     _looks: Iterator[None]  # at transfers, until the engine is let work again
     _live: dict[int, weakref.ref[Settles]]
     _streams: weakref.WeakSet[Sleeps]
-    _memories: dict[int, object]  # by region, until it is closed
+    _memories: dict[int, Returns]  # by region, until it is closed
     _tail: Tail
     _spent: deque[int]  # batches that nobody needs any more
     _spare: int  # how many of them may wait to be given back

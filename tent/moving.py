@@ -256,7 +256,7 @@ class Packed:
         told = notify is not None
         if told and (not isinstance(notify, tuple) or len(notify) != 2):
             raise InvalidArgumentError(f"notify is {notify!r}: it must be (name, message)")
-        name, message = (_encoded(part) for part in notify or (b"", b""))
+        name, message = (_encoded(part, "notification") for part in notify or (b"", b""))
         mark = _trace(trace)
         if len(name) > NAME_MAX:
             raise InvalidArgumentError(f"the notification's name has {len(name)} bytes: the limit is {NAME_MAX}")
@@ -278,15 +278,18 @@ def _trace(text: Any) -> bytes:
         return b""
     if not isinstance(text, str):
         raise InvalidArgumentError(f"trace is {text!r}: it must be a str")
-    encoded = text.encode("utf-8", "surrogateescape")
+    encoded = _encoded(text, "trace")
     if len(encoded) > TRACE_MAX:
         raise InvalidArgumentError(f"the trace has {len(encoded)} bytes: the limit is {TRACE_MAX}")
     return encoded
 
 
-def _encoded(text: Any) -> bytes:
+def _encoded(text: Any, what: str) -> bytes:
     if isinstance(text, str):
-        return text.encode("utf-8", "surrogateescape")
+        try:
+            return text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(f"{what} {text!r}: {error}") from None
     if isinstance(text, (bytes, bytearray, memoryview)):
         return bytes(text)
     raise InvalidArgumentError(f"a notification is str or bytes, not {type(text).__name__!r}")

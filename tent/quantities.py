@@ -17,6 +17,7 @@ from typing import Any
 from .errors import InvalidArgumentError
 
 _QUANTITY = re.compile(r" *([0-9]+)(?:\.([0-9]+))? *([^0-9. ]*) *")
+_LONE = re.compile("[\ud800-\udfff]")
 _DIGITS = 40  # of a number, at most
 _MOST = 1 << 63
 _INFINITE = float("inf")
@@ -43,6 +44,17 @@ def bytes_of(value: Any, what: str, least: int = 0, most: int = _MOST - 1) -> in
             f'{what} is {value!r}: it must be a number of bytes{at_least}{at_most}, or a text like "64MiB"'
         )
     return n
+
+
+def text_of(value: Any, what: str) -> str:
+    """A text that the engine can read, "" for None: a name, a place, an address."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{what} is {value!r}: it must be a str")
+    if "\0" in value or _LONE.search(value):
+        raise InvalidArgumentError(f"{what} is {value!r}: it has a NUL, or a surrogate that UTF-8 cannot write")
+    return value
 
 
 def seconds_of(value: Any, what: str = "timeout", none: str = "") -> float:

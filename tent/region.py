@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import _native, _text
 from .enums import Permission
 from .errors import InvalidArgumentError, InvalidEntryError, TentError
-from .quantities import bytes_of
+from .quantities import bytes_of, text_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -28,8 +28,8 @@ _SHARE = "region.share(region[0:4096], name), or a list of slices"
 class Memory:
     """Keeps the bytes of a region where they are.
 
-    They are those of the buffer's owner, or memory of tent that `free` unmaps when the region, every view and every
-    transfer have let go of it.
+    They are those of a buffer of the program, which `owner` holds, those of another Memory, of which a lease is a part,
+    or memory of tent that `free` unmaps when the region, every view and every transfer have let go of it.
     """
 
     __slots__ = ("_free", "address", "owner", "read_only", "size")
@@ -46,6 +46,18 @@ class Memory:
     def __del__(self) -> None:
         if self._free is not None and not _native.forked() and not sys.is_finalizing():
             self._free()
+
+    @property
+    def keeper(self) -> object:
+        """The object by which a view keeps the bytes where they are, None when the program has its buffer back."""
+        if self._free is not None:
+            return self
+        return self.owner.keeper if isinstance(self.owner, Memory) else self.owner
+
+    def let_go(self) -> None:
+        """Gives the program its buffer back: nothing moves its bytes any more. Views hold it for themselves."""
+        if self._free is None:
+            self.owner = None
 
 
 def byte_range(key: Any, size: int, what: str) -> tuple[int, int]:
@@ -173,7 +185,7 @@ class Region:
         if _native.forked():
             raise _native.fork_error()
         holder = (ctypes.c_ubyte * self.size).from_address(self.address)
-        holder.memory = self._memory  # type: ignore[attr-defined]
+        holder.memory = self._memory.keeper  # type: ignore[attr-defined]
         view = memoryview(holder).cast("B")
         return view.toreadonly() if self._memory.read_only else view
 
@@ -230,6 +242,8 @@ class Region:
             raise AttributeError(f"memory in {self.location} is not host memory")
         if not self.address:
             raise AttributeError("a lease of several ranges is no array")
+        if self._memory.keeper is None:
+            raise AttributeError("the region is closed, and its buffer is the program's again")
         data = (self.address, self._memory.read_only)
         return {"shape": (self.size,), "typestr": "|u1", "data": data, "version": 3}
 
@@ -242,7 +256,7 @@ class Region:
         does not answer delays it by a second at most. `peer` limits it to one peer; `pages` allows a narrower fence,
         this one always covers the whole region. The builtin TimeoutError if `timeout` seconds were not enough.
         """
-        address = "" if peer is None else peer if isinstance(peer, str) else peer.address
+        address = text_of(getattr(peer, "address", peer), "peer")
         self._check_open()
         self._engine._call_long(
             self._engine._library.pybind_FenceRegion, self._id, address, _native.milliseconds(timeout)
@@ -309,6 +323,7 @@ class Region:
         self._closed = True
         if not lingers:  # else the kernel still has a transfer of it that ended dirty: the engine's end waits for that
             self._engine._memories.pop(self._id, None)
+            self._memory.let_go()
 
     async def aclose(self) -> None:
         """close() without blocking the event loop."""
@@ -369,7 +384,7 @@ class Region:
                 self._engine._library.pybind_ShareRegion,
                 self._id,
                 json.dumps([(each.offset, each.size) for each in parts]),
-                name,
+                text_of(name, "name"),
                 int(permission or 0),
                 identities("peers", peers),
                 _expires(expires),
@@ -398,6 +413,8 @@ class Region:
     def _check_host(self) -> None:
         if not self.address:
             raise InvalidArgumentError(f"{self!r} has several ranges and no view", hint="slice the view of its region")
+        if self._memory.keeper is None:
+            raise InvalidArgumentError(f"{self!r} has no view any more", hint="its buffer is the program's again")
         if not (self.location == "*" or self.location.startswith("cpu")):
             raise InvalidArgumentError(f"memory in {self.location} has no view on the host")
 

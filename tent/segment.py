@@ -13,6 +13,7 @@ from .enums import Permission
 from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError
 from .grid import Grid, shape
 from .indexes import Integers, Ranges
+from .quantities import text_of
 from .region import byte_range
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class Segment:
         """
         self._check_open()
         fields = self._engine._call_json(
-            self._engine._library.pybind_FindLease, self._handle, str(token), _native.milliseconds(timeout)
+            self._engine._library.pybind_FindLease, self._handle, text_of(token, "token"), _native.milliseconds(timeout)
         )
         return RemoteRegion(self, fields)
 

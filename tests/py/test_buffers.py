@@ -7,6 +7,7 @@ import mmap
 import sys
 from array import array
 from collections.abc import Callable
+from multiprocessing import shared_memory
 from typing import Any
 
 import pytest
@@ -198,3 +199,46 @@ def test_strided_indexes_move_the_right_pages(pair: Callable[..., Pair]) -> None
 
 def test_nothing_heavy_was_imported_for_it() -> None:
     assert "jax" not in sys.modules  # tent looks in sys.modules; it imports none of them
+
+
+def bytes_that_grow() -> tuple[Any, Callable[[], object]]:
+    own = bytearray(4096)
+    return own, lambda: own.extend(b"x")
+
+
+def a_mapping() -> tuple[Any, Callable[[], object]]:
+    own = mmap.mmap(-1, 4096)
+    return own, own.close
+
+
+def memory_of_processes() -> tuple[Any, Callable[[], object]]:
+    own = shared_memory.SharedMemory(create=True, size=4096)
+    own.unlink()
+    return own.buf, own.close
+
+
+@pytest.mark.parametrize("make", [bytes_that_grow, a_mapping, memory_of_processes])
+@pytest.mark.parametrize("end", ["region", "engine"])
+def test_a_closed_region_gives_the_buffer_back(
+    engines: Callable[..., tent.Engine], make: Callable[[], tuple[Any, Callable[[], object]]], end: str
+) -> None:
+    engine = engines()
+    buffer, change = make()
+    region = engine.register(buffer)
+    lease = region.share(region[0:64])
+    del buffer
+    with pytest.raises(BufferError):
+        change()
+    views = [region.view, lease.view]
+    views[0][0] = 7
+    region.close() if end == "region" else engine.close()
+    while views:  # each of them holds the buffer by itself
+        with pytest.raises(BufferError):
+            change()
+        assert views[-1][0] == 7
+        views.pop()
+    for ended in (region, lease):
+        with pytest.raises(tent.InvalidArgumentError, match="no view"):
+            assert ended.view
+    change()
+    lease.close()

@@ -96,7 +96,7 @@ def name_number(term: str, name: str) -> int:
     if not isinstance(name, str):
         raise InvalidArgumentError(f"{term} is {name!r}: it must be a text")
     number = 0xCBF29CE484222325 if name else 0
-    for byte in name.encode():
+    for byte in name.encode(errors="surrogatepass"):
         number = (number ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
     return number
 
