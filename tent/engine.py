@@ -27,11 +27,12 @@ from .events import Events
 from .explanation import Explanation
 from .grid import Grid
 from .indexes import Integers, Ranges
+from .memory import Memory
 from .moves import Moves
 from .moving import WRITE
 from .notifications import Notifications
 from .quantities import bytes_of, text_of
-from .region import Memory, Region, RegionSlice, identities
+from .region import Region, RegionSlice, identities
 from .segment import Segment
 from .tail import Tail
 from .traffic import Traffic

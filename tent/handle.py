@@ -18,16 +18,11 @@ from .page import COMPLETED, PENDING
 
 if TYPE_CHECKING:
     from ._gotent import Library
+    from .memory import Memory
     from .tail import Tail
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Returns(Protocol):
-    """The Memory of a region, as its engine sees it."""
-
-    def let_go(self) -> None: ...
 
 
 class Settles(Protocol):
@@ -85,7 +80,7 @@ class Handle:
     _looks: Iterator[None]  # at transfers, until the engine is let work again
     _live: dict[int, weakref.ref[Settles]]
     _streams: weakref.WeakSet[Sleeps]
-    _memories: dict[int, Returns]  # by region, until it is closed
+    _memories: dict[int, Memory]  # by region, until it is closed
     _tail: Tail
     _spent: deque[int]  # batches that nobody needs any more
     _spare: int  # how many of them may wait to be given back

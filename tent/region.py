@@ -7,7 +7,7 @@ import json
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import _native, _text
 from .enums import Permission
 from .errors import InvalidArgumentError, InvalidEntryError, TentError
+from .memory import Memory
 from .quantities import bytes_of, text_of
 
 if TYPE_CHECKING:
@@ -23,41 +24,6 @@ if TYPE_CHECKING:
 
 
 _SHARE = "region.share(region[0:4096], name), or a list of slices"
-
-
-class Memory:
-    """Keeps the bytes of a region where they are.
-
-    They are those of a buffer of the program, which `owner` holds, those of another Memory, of which a lease is a part,
-    or memory of tent that `free` unmaps when the region, every view and every transfer have let go of it.
-    """
-
-    __slots__ = ("_free", "address", "owner", "read_only", "size")
-
-    def __init__(
-        self, address: int, size: int, read_only: bool, owner: object, free: Callable[[], object] | None = None
-    ) -> None:
-        self.address = address
-        self.size = size
-        self.read_only = read_only
-        self.owner = owner
-        self._free = free
-
-    def __del__(self) -> None:
-        if self._free is not None and not _native.forked() and not sys.is_finalizing():
-            self._free()
-
-    @property
-    def keeper(self) -> object:
-        """The object by which a view keeps the bytes where they are, None when the program has its buffer back."""
-        if self._free is not None:
-            return self
-        return self.owner.keeper if isinstance(self.owner, Memory) else self.owner
-
-    def let_go(self) -> None:
-        """Gives the program its buffer back: nothing moves its bytes any more. Views hold it for themselves."""
-        if self._free is None:
-            self.owner = None
 
 
 def byte_range(key: Any, size: int, what: str) -> tuple[int, int]:

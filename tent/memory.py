@@ -1,0 +1,43 @@
+"""Memory: the hold on the bytes of a region, by which they stay where they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from . import _native
+
+
+class Memory:
+    """Keeps the bytes of a region where they are.
+
+    They are those of a buffer of the program, which `owner` holds, those of another Memory, of which a lease is a part,
+    or memory of tent that `free` unmaps when the region, every view and every transfer have let go of it.
+    """
+
+    __slots__ = ("_free", "address", "owner", "read_only", "size")
+
+    def __init__(
+        self, address: int, size: int, read_only: bool, owner: object, free: Callable[[], object] | None = None
+    ) -> None:
+        self.address = address
+        self.size = size
+        self.read_only = read_only
+        self.owner = owner
+        self._free = free
+
+    def __del__(self) -> None:
+        if self._free is not None and not _native.forked() and not sys.is_finalizing():
+            self._free()
+
+    @property
+    def keeper(self) -> object:
+        """The object by which a view keeps the bytes where they are, None when the program has its buffer back."""
+        if self._free is not None:
+            return self
+        return self.owner.keeper if isinstance(self.owner, Memory) else self.owner
+
+    def let_go(self) -> None:
+        """Gives the program its buffer back: nothing moves its bytes any more. Views hold it for themselves."""
+        if self._free is None:
+            self.owner = None
