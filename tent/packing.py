@@ -15,6 +15,13 @@ from .terms import not_a_priority
 _PRIORITY = _abi.COLUMNS.index("priority")
 
 
+def listed(requests: Any) -> list[Any]:
+    """Requests as a list."""
+    if not isinstance(requests, Iterable):
+        raise InvalidArgumentError(f"requests is {requests!r}: tent.Request objects or a RequestArray are needed")
+    return list(requests)
+
+
 def packed(requests: Iterable[Request]) -> tuple[array[int], int]:
     """Requests as the engine's records; array checks that each value fits in 64 bits, unsigned."""
     rows: list[tuple[Any, ...]] = []

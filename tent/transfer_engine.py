@@ -16,7 +16,7 @@ from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
 from .page import CELL_WORDS, COMPLETED, PENDING
-from .quantities import limit_of
+from .quantities import limit_of, text_of
 from .records import (
     BatchGuard,
     MemoryGuard,
@@ -138,7 +138,9 @@ class TransferEngine:
             return files.open_file(self.engine, path, options, OPEN_TIMEOUT)
         elif "\0" in path:
             raise InvalidArgumentError(f"{name!r} holds a zero byte")
-        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, wanted, False, False, 10_000)
+        return self.engine._call_long(
+            self.engine._library.pybind_OpenSegment, text_of(name, "name"), wanted, False, False, 10_000
+        )
 
     def close_segment(self, handle: int) -> None:
         """Forgets a segment."""
@@ -170,7 +172,7 @@ class TransferEngine:
             self.engine._library.pybind_Allocate,
             _u64(size, "size"),
             "",
-            options.location,
+            text_of(options.location, "location"),
             int(Permission(options.perm)),
             False,
             False,
@@ -214,7 +216,7 @@ class TransferEngine:
             False,
             False,
             "",
-            options.location,
+            text_of(options.location, "location"),
             int(Permission(options.perm)),
             "",
         )
@@ -258,6 +260,7 @@ class TransferEngine:
             self.unregister_local_memory(address, size)
 
     def _find(self, address: int, size: int, ours: bool) -> tuple[int, int]:
+        _u64(address, "address")
         for key, (_, allocated) in self._regions.items():
             if key[0] == address and (size == 0 or key[1] == size) and allocated == ours:
                 return key
@@ -269,7 +272,7 @@ class TransferEngine:
     def allocate_transfer_batch(self, capacity: int) -> int:
         """The id of a new batch for up to `capacity` requests."""
         if not isinstance(capacity, int) or not 0 < capacity < 1 << 31:
-            raise InvalidArgumentError(f"capacity is {capacity!r}: it must be at least 1")
+            raise InvalidArgumentError(f"capacity is {capacity!r}: it must be from 1 to 2^31 - 1")
         return self.engine._call(self.engine._library.pybind_NewBatch, capacity)
 
     def free_transfer_batch(self, batch_id: int) -> None:
@@ -303,7 +306,7 @@ class TransferEngine:
         else:
             if count is not None:
                 raise InvalidArgumentError("count= belongs to a RequestArray")
-            requests = list(requests)
+            requests = packing.listed(requests)
             packed, n = packing.packed(requests)
             address = packed.buffer_info()[0]
             traces += [request.trace for request in requests if request.trace is not None]
@@ -436,6 +439,8 @@ class TransferEngine:
 
     def send_notifi(self, target_id: int, notification: Notification) -> None:
         """Sends a notification without data, and returns when the peer has it. Its `trace` goes with it."""
+        if not isinstance(notification, Notification):
+            raise InvalidArgumentError(f"notification is {notification!r}: it must be a tent.Notification")
         packed = moving.Packed((notification.name, notification.data), notification.trace)
         batch = self.engine._call(self.engine._library.pybind_Notify, _u64(target_id, "target_id"), packed.address, 0)
         try:

@@ -203,6 +203,24 @@ def test_batch_ids_are_checked(world: World) -> None:
         engine.submit_transfer(engine.allocate_transfer_batch(1), [3])  # type: ignore[list-item]
 
 
+WRONG: dict[str, Callable[[tent.TransferEngine], object]] = {
+    "address is 'x'": lambda e: e.unregister_local_memory("x"),  # type: ignore[arg-type]
+    "address is None": lambda e: e.free_local_memory(None),  # type: ignore[arg-type]
+    "location is 7": lambda e: e.allocate_local_memory(64, 7),  # type: ignore[arg-type]
+    "name is 5": lambda e: e.open_segment(5),  # type: ignore[arg-type]
+    "capacity is 1099511627776: it must be from 1 to 2^31 - 1": lambda e: e.allocate_transfer_batch(1 << 40),
+    "requests is None": lambda e: e.submit_transfer(1, None),  # type: ignore[arg-type]
+    "notification is None": lambda e: e.send_notifi(0, None),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_argument_is_named(world: World, words: str) -> None:
+    with pytest.raises(tent.InvalidArgumentError) as caught:
+        WRONG[words](world.engine)
+    assert str(caught.value).startswith(words)
+
+
 def test_memory_functions(world: World) -> None:
     engine = world.engine
     with engine.allocate_memory_guard(4096) as guard:
