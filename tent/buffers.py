@@ -159,7 +159,10 @@ def _from_interface(obj: Any, interface: dict[str, Any], location: str) -> Buffe
     item = int(interface["typestr"][2:].partition("[")[0])  # "<f4", "|u1", "<M8[s]"
     if not packed(shape, strides, item):
         raise _not_contiguous(obj, shape, strides, "bytes")
-    address, read_only = interface["data"]
+    data = interface["data"]
+    if not isinstance(data, tuple):  # an object with the buffer protocol
+        data = address_of(view := memoryview(data)), view.readonly
+    address, read_only = data
     if location == "cuda":  # the interface does not tell which one; the platform does
         index = getattr(getattr(obj, "device", None), "id", None)
         location = "cuda" if index is None else f"cuda:{index}"

@@ -147,11 +147,11 @@ class Region:
     @property
     def view(self) -> memoryview:
         """The bytes as a memoryview, writable unless the buffer is not; it keeps the memory alive."""
-        self._check_host()
+        keeper = self._check_host()
         if _native.forked():
             raise _native.fork_error()
         holder = (ctypes.c_ubyte * self.size).from_address(self.address)
-        holder.memory = self._memory.keeper  # type: ignore[attr-defined]
+        holder.keeper = keeper  # type: ignore[attr-defined]
         view = memoryview(holder).cast("B")
         return view.toreadonly() if self._memory.read_only else view
 
@@ -210,8 +210,8 @@ class Region:
             raise AttributeError("a lease of several ranges is no array")
         if self._memory.keeper is None:
             raise AttributeError("the region is closed, and its buffer is the program's again")
-        data = (self.address, self._memory.read_only)
-        return {"shape": (self.size,), "typestr": "|u1", "data": data, "version": 3}
+        # NumPy keeps the view, which holds the bytes; of an address it would keep the region, which lets go of them.
+        return {"shape": (self.size,), "typestr": "|u1", "data": self.view, "version": 3}
 
     def fence(
         self, peer: Segment | str | None = None, timeout: float | str | None = 30, pages: Iterable[int] | None = None
@@ -376,13 +376,16 @@ class Region:
             raise InvalidArgumentError(f"{part!r} is no part of {self!r}", hint=_SHARE)
         return parts
 
-    def _check_host(self) -> None:
+    def _check_host(self) -> object:
+        """The keeper of bytes that the host can look at."""
+        keeper = self._memory.keeper
         if not self.address:
             raise InvalidArgumentError(f"{self!r} has several ranges and no view", hint="slice the view of its region")
-        if self._memory.keeper is None:
+        if keeper is None:
             raise InvalidArgumentError(f"{self!r} has no view any more", hint="its buffer is the program's again")
         if not (self.location == "*" or self.location.startswith("cpu")):
             raise InvalidArgumentError(f"memory in {self.location} has no view on the host")
+        return keeper
 
     def _check_open(self) -> None:
         if self._closed:

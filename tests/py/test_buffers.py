@@ -8,6 +8,7 @@ import sys
 from array import array
 from collections.abc import Callable
 from multiprocessing import shared_memory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -242,3 +243,27 @@ def test_a_closed_region_gives_the_buffer_back(
             assert ended.view
     change()
     lease.close()
+
+
+def test_an_array_over_a_region_holds_the_buffer(engines: Callable[..., tent.Engine]) -> None:
+    numpy = pytest.importorskip("numpy")
+    buffer, close = a_mapping()
+    with engines().register(buffer) as region:
+        array_of_it = numpy.asarray(region)
+        array_of_it[5] = 9
+    assert buffer[5] == 9
+    with pytest.raises(BufferError):
+        close()
+    with pytest.raises(AttributeError, match="program's again"):
+        assert region.__array_interface__
+    assert array_of_it[5] == 9
+    del array_of_it
+    close()
+
+
+def test_the_data_of_an_interface_may_be_a_buffer() -> None:
+    for own in (bytearray(64), bytes(64)):
+        interface = {"shape": (16,), "typestr": "<f4", "data": own, "version": 3}
+        found = buffers.describe(SimpleNamespace(__array_interface__=interface))
+        assert (found.address, found.size) == (buffers.address_of(memoryview(own)), 64)
+        assert found.read_only == isinstance(own, bytes)
