@@ -39,7 +39,7 @@ func (c *Client) Hello(ctx context.Context, address string) (Greeting, error) {
 	var shown security.Proof
 	reply, err := call(ctx, c, "control.hello", transport.Peer{Address: address},
 		func(ctx context.Context, k *conn) (*controlpb.HelloReply, error) {
-			ctx, cancel := context.WithTimeoutCause(ctx, c.options.HandshakeTimeout, errSilent)
+			ctx, cancel := awake(ctx, c.options.HandshakeTimeout, errSilent)
 			defer cancel()
 			shown = k.shown
 			reply, err := k.stub.Hello(ctx, request)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -44,11 +45,12 @@ const (
 
 // insist dials, and again when the other side drops us at once.
 func (c *Client) insist(address string) (*grpc.ClientConn, security.Proof, error) {
-	start := time.Now()
+	early, cancel := awake(c.alive, c.options.HandshakeTimeout/2, errDropped)
+	defer cancel()
 	for try := 1; ; try++ {
 		cc, shown, err := c.dial(c.alive, address)
 		dropped := errors.Is(err, errDropped) || errors.Is(err, syscall.ECONNRESET)
-		if !dropped || try == dialTries || time.Since(start) > c.options.HandshakeTimeout/2 {
+		if !dropped || try == dialTries || early.Err() != nil {
 			return cc, shown, err
 		}
 		pause := time.NewTimer(time.Duration(try) * dialAgain)
@@ -81,7 +83,7 @@ func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, se
 			return nil, security.Proof{}, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.HandshakeTimeout)
+	ctx, cancel := awake(ctx, c.options.HandshakeTimeout, errSilent)
 	defer cancel()
 	secure, shown, err := c.handshakeTLS(ctx, raw, address)
 	if err != nil {
@@ -289,6 +291,9 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 			limit.String()+": its process is stopped or overloaded"
 		e.WithHint("look at the load of both hosts")
 		e.Err = errSilent
+	case begun(t.first) && (errors.Is(t.err, io.EOF) || errors.Is(t.err, syscall.ECONNRESET)):
+		e.Code, e.Cause, e.Err = errs.PeerUnreachable, "the engine at "+address+" began to answer and hung up: it is "+
+			"closing, or was stopped for long", errDropped
 	case len(t.first) > 0:
 		e.Cause = "something else listens at " + address + ": " + quoted(t.first)
 	case errors.Is(t.err, syscall.ECONNRESET):

@@ -43,6 +43,7 @@ type debt struct {
 const (
 	creditMost = 250 * time.Millisecond // that a network may owe and still has turns: some hundred handshakes
 	payback    = 20                     // a network pays a second of turns in this number of seconds
+	turnMost   = 10 * time.Millisecond  // of a turn, which computes for 2; in the rest its thread was not let run
 	debtsMost  = 4096                   // networks with a debt; further ones have turns like the others
 )
 
@@ -326,7 +327,7 @@ func (s *shaking) Write(p []byte) (int, error) {
 // leave ends the turn, if it has one.
 func (s *shaking) leave() {
 	if s.holds {
-		took := time.Since(s.since)
+		took := min(time.Since(s.since), turnMost)
 		s.holds = false
 		s.pays(took)
 		s.of.turns.leave()

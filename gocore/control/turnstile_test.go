@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"net"
 	"os"
 	"strconv"
@@ -143,6 +144,44 @@ func TestAHandshakeThatWaitsForItsPeerHoldsNoTurn(t *testing.T) {
 		require.Equal(t, 1, b.turns.free, "it waits for its peer")
 		require.NoError(t, there.Close())
 		require.NoError(t, here.Close())
+	})
+}
+
+// A process that stands still during a handshake has not computed for it, and its network owes for a turn alone.
+func TestAPauseDuringATurnIsNotPaidFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newLobby(Limits{})
+		here, there := net.Pipe()
+		g := b.visit("10.0.0.1", 1)
+		g.Conn = here
+		one := &shaking{guest: g, limit: time.Second}
+		go func() { _, _ = there.Write(make([]byte, 1)) }()
+		_, err := one.Read(make([]byte, 1))
+		require.NoError(t, err)
+		<-time.After(time.Minute) // in its turn
+		one.end()
+		require.Zero(t, b.turns.due(g.network), "others of its network have turns at once")
+		require.Equal(t, int64(turnMost), g.owes.Load())
+		require.NoError(t, there.Close())
+		require.NoError(t, here.Close())
+	})
+}
+
+// A pause of this process counts for two looks at the time, and the limit holds without one.
+func TestTimeInWhichAProcessIsNotLetRunIsNoWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		ctx, cancel := awake(t.Context(), time.Second, errSilent)
+		<-ctx.Done()
+		require.Equal(t, time.Second, time.Since(begun))
+		require.Equal(t, errSilent, context.Cause(ctx))
+		cancel()
+		ctx, cancel = awake(t.Context(), time.Second, errSilent)
+		cancel()
+		require.Equal(t, context.Canceled, context.Cause(ctx))
+		<-time.After(time.Minute) // no look is left
+		require.Equal(t, 900*time.Millisecond, rest(time.Second, awakeTick))
+		require.Equal(t, 800*time.Millisecond, rest(time.Second, time.Hour))
 	})
 }
 
