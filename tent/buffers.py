@@ -160,8 +160,8 @@ def _from_interface(obj: Any, interface: dict[str, Any], location: str) -> Buffe
     if not packed(shape, strides, item):
         raise _not_contiguous(obj, shape, strides, "bytes")
     data = interface["data"]
-    if not isinstance(data, tuple):  # an object with the buffer protocol
-        data = address_of(view := memoryview(data)), view.readonly
+    if not isinstance(data, (tuple, list)):  # an object with the buffer protocol
+        data = address_of(view := memoryview(data)) + interface.get("offset", 0), view.readonly
     address, read_only = data
     if location == "cuda":  # the interface does not tell which one; the platform does
         index = getattr(getattr(obj, "device", None), "id", None)

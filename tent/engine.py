@@ -305,15 +305,13 @@ class Engine(Moves, Admission):
             return Segment(self, self._call(self._library.pybind_OpenBlob, blob.address, blob.size))
         if not isinstance(target, str):
             raise InvalidArgumentError(f"target is {target!r}: an address or a blob of export() is needed")
-        return self._opened(target, identity, False, wait, timeout)
+        return self._opened(text_of(target, "target"), identity, False, wait, timeout)
 
     def _opened(
         self, address: str, identity: str | Iterable[str] | None, another: bool, wait: bool, timeout: float | str
     ) -> Segment:
         wanted, limit = identities("identity", identity), _native.milliseconds(timeout)
-        opened = self._call_long(
-            self._library.pybind_OpenSegment, text_of(address, "address"), wanted, another, wait, limit
-        )
+        opened = self._call_long(self._library.pybind_OpenSegment, address, wanted, another, wait, limit)
         return Segment(self, opened)
 
     def open_peer(
@@ -336,7 +334,7 @@ class Engine(Moves, Admission):
         self._check_open()
         if not isinstance(address, str):
             raise InvalidArgumentError(f"address is {address!r}: the text of another engine's address is needed")
-        return self._opened(address, identity, True, wait, timeout)
+        return self._opened(text_of(address, "address"), identity, True, wait, timeout)
 
     async def open_async(
         self,

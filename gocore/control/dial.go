@@ -94,7 +94,7 @@ func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, se
 }
 
 func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.options.ConnectTimeout)
+	ctx, cancel := awake(ctx, c.options.ConnectTimeout, errSilent)
 	defer cancel()
 	raw, err := reach(ctx, address, c.options.Dial)
 	if err == nil {
@@ -119,7 +119,7 @@ func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, erro
 			e.WithHint("check the port, and that the peer listens on that address (its rpc_server_hostname), not on " +
 				"loopback alone")
 		}
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case context.Cause(ctx) == errSilent, errors.As(err, &timeout) && timeout.Timeout():
 		e.Cause = "no answer from " + address + " within " + c.options.ConnectTimeout.String()
 		e.WithHint("check the address and the firewall")
 	}
@@ -294,6 +294,7 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 	case begun(t.first) && (errors.Is(t.err, io.EOF) || errors.Is(t.err, syscall.ECONNRESET)):
 		e.Code, e.Cause, e.Err = errs.PeerUnreachable, "the engine at "+address+" began to answer and hung up: it is "+
 			"closing, or was stopped for long", errDropped
+		e.WithHint("look at the load of both hosts")
 	case len(t.first) > 0:
 		e.Cause = "something else listens at " + address + ": " + quoted(t.first)
 	case errors.Is(t.err, syscall.ECONNRESET):

@@ -2,8 +2,10 @@ package control
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,6 +91,23 @@ func TestASlowEngineIsNotTakenForAStranger(t *testing.T) {
 	message := refusal(t, address, errs.PeerUnreachable)
 	require.Contains(t, message, "stopped or overloaded")
 	require.NotContains(t, message, "something else")
+}
+
+// An engine that hangs up in the midst of its answer is asked again. It does so behind a pause of one of the two, and
+// is nothing else that listens there.
+func TestAnEngineThatHangsUpInItsAnswerIsAskedAgain(t *testing.T) {
+	checkLeaks(t)
+	var dials atomic.Int32
+	address := stranger(t, func(c net.Conn) {
+		dials.Add(1)
+		_, _ = io.ReadFull(c, make([]byte, 24))
+		_, _ = c.Write([]byte{22, 3, 3, 4, 186, 2, 0, 4, 182, 3, 3})
+		_ = c.(*net.TCPConn).CloseWrite()
+	})
+	message := refusal(t, address, errs.PeerUnreachable)
+	require.Contains(t, message, "began to answer and hung up")
+	require.NotContains(t, message, "something else")
+	require.EqualValues(t, dialTries, dials.Load())
 }
 
 // A caller that gives up while its dial waits for a turn gets its own error at once.

@@ -2,10 +2,13 @@ package control
 
 import (
 	"context"
+	"io"
+	"net"
 	"os"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -42,6 +45,21 @@ func (Remote) Listen(address string, listens *string) error {
 	return nil
 }
 
+// Open opens the engine at an address and returns its identity.
+func (Remote) Open(address string, id *transport.ID) error {
+	own, err := security.Open(security.Settings{})
+	if err != nil {
+		return err
+	}
+	self := transport.Peer{Name: "child", MachineID: "here", ID: own.ID()}
+	client := NewClient(Options{Self: func() transport.Peer { return self }, Credentials: own,
+		HandshakeTimeout: time.Second})
+	defer client.Close()
+	peer, err := client.Open(context.Background(), address)
+	*id = peer.ID
+	return err
+}
+
 // child runs such a process and kills it at the end of the test.
 func child(t *testing.T, address string) (c *forked.Child, listens string) {
 	c, err := forked.Start()
@@ -71,6 +89,28 @@ func TestKilledProcessIsReplacedAtItsPort(t *testing.T) {
 		_, err = a.client.Call(within(t), old, "tcp", nil)
 		require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
 	}
+}
+
+// The limit of an open counts the time in which its process is let run.
+func TestAProcessThatIsStoppedInItsHandshakeGoesOn(t *testing.T) {
+	checkLeaks(t)
+	b := start(t, "127.0.0.1:0")
+	process, _ := child(t, "127.0.0.1:0")
+	relay := stranger(t, func(c net.Conn) {
+		defer c.Close()
+		assert.NoError(t, process.Stop())
+		<-time.After(1500 * time.Millisecond) // its limit is a second
+		there, err := net.Dial("tcp", b.self.Address)
+		assert.NoError(t, process.Signal(unix.SIGCONT))
+		if assert.NoError(t, err) {
+			defer there.Close()
+			go func() { _, _ = io.Copy(there, c) }()
+			_, _ = io.Copy(c, there)
+		}
+	})
+	var id transport.ID
+	require.NoError(t, process.Call("Remote.Open", relay, &id))
+	require.Equal(t, b.self.ID, id)
 }
 
 func TestStoppedProcessIsToldFromAStranger(t *testing.T) {

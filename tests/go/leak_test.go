@@ -18,6 +18,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/leaks"
 	"github.com/tent-engine/tent/transports/all"
 )
 
@@ -29,15 +30,14 @@ func count(t *testing.T) census {
 	for range 3 {
 		runtime.GC()
 	}
-	files, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
 	threads, err := os.ReadDir("/proc/self/task")
 	require.NoError(t, err)
 	maps, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return census{len(files), len(threads), bytes.Count(maps, []byte("\n")), runtime.NumGoroutine(), int(m.HeapAlloc)}
+	return census{leaks.Descriptors(t), len(threads), bytes.Count(maps, []byte("\n")), runtime.NumGoroutine(),
+		int(m.HeapAlloc)}
 }
 
 // settled counts again and again until there are no more files and goroutines than these. Threads and goroutines end a

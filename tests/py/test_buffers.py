@@ -267,3 +267,5 @@ def test_the_data_of_an_interface_may_be_a_buffer() -> None:
         found = buffers.describe(SimpleNamespace(__array_interface__=interface))
         assert (found.address, found.size) == (buffers.address_of(memoryview(own)), 64)
         assert found.read_only == isinstance(own, bytes)
+        interface |= {"shape": (8,), "offset": 32}
+        assert buffers.describe(SimpleNamespace(__array_interface__=interface)).address == found.address + 32

@@ -330,27 +330,37 @@ def test_a_region_closed_by_its_owner_refuses(pair: Callable[..., Pair]) -> None
     both.check()
 
 
-TEXTS: dict[str, Callable[[Pair, Any], object]] = {
-    "name": lambda p, text: tent.Engine(name=text),
-    "name ": lambda p, text: p.near.register(bytearray(8), name=text),
-    " name": lambda p, text: p.near.allocate(8, name=text),
-    "name  ": lambda p, text: p.local.share(p.local[0:8], text),
-    "location": lambda p, text: p.near.register(bytearray(8), location=text),
-    "location ": lambda p, text: p.near.allocate(8, location=text),
-    "address": lambda p, text: p.near.open_peer(text),
-    "token": lambda p, text: p.peer.lease(text),
-    "peer": lambda p, text: p.local.fence(text),
-    "peer ": lambda p, text: p.near.disconnect(text),
-}
+TEXTS: list[tuple[str, Callable[[Pair, Any], object]]] = [
+    ("name", lambda p, text: tent.Engine(name=text)),
+    ("name", lambda p, text: p.near.register(bytearray(8), name=text)),
+    ("name", lambda p, text: p.near.allocate(8, name=text)),
+    ("name", lambda p, text: p.local.share(p.local[0:8], text)),
+    ("location", lambda p, text: p.near.register(bytearray(8), location=text)),
+    ("location", lambda p, text: p.near.allocate(8, location=text)),
+    ("address", lambda p, text: p.near.open_peer(text)),
+    ("target", lambda p, text: p.near.open(text)),
+    ("token", lambda p, text: p.peer.lease(text)),
+    ("peer", lambda p, text: p.local.fence(text)),
+    ("peer", lambda p, text: p.near.disconnect(text)),
+]
 
 
-@pytest.mark.parametrize("what", TEXTS)
-@pytest.mark.parametrize("text", [7, ["a"], b"a", "a\0b", "\ud800"])
-def test_a_text_that_is_none_is_named(pair: Callable[..., Pair], what: str, text: Any) -> None:
+@pytest.mark.parametrize(("named", "call"), TEXTS)
+@pytest.mark.parametrize("text", [7, ["a"], "a\0b", "\ud800"])
+def test_a_text_that_is_none_is_named(
+    pair: Callable[..., Pair], named: str, call: Callable[[Pair, Any], object], text: Any
+) -> None:
     both = pair(4096)
     with pytest.raises(INVALID) as caught:
-        TEXTS[what](both, text)
-    assert str(caught.value).startswith(f"{what.strip()} is {text!r}: "), caught.value
+        call(both, text)
+    assert str(caught.value).startswith(f"{named} is {text!r}: "), caught.value
+    both.check()
+
+
+def test_nobody_is_a_wanted_identity(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    with pytest.raises(tent.PermissionDeniedError, match="wanted was nobody"):
+        both.near.open(both.far.address, identity=[])
     both.check()
 
 

@@ -14,6 +14,15 @@ const (
 	streamed            // by non-temporal stores
 )
 
+// copy copies a chunk that way.
+func (w way) copy(dst, src uintptr, bytes uint64) {
+	if w == streamed {
+		stream(dst, src, bytes)
+	} else {
+		chunks(dst, src, bytes)
+	}
+}
+
 // learner compares the two ways by the times that they took. All goroutines of a copier share one; an update that
 // another one overwrites is a measurement less, no more.
 type learner struct {
@@ -59,14 +68,6 @@ func (l *learner) took(w way, bytes uint64, ns int64) {
 		pace = (7*mean + min(pace, 2*mean)) / 8
 	}
 	l.pace[w].Store(max(pace, 1))
-}
-
-func (w way) copy(dst, src uintptr, bytes uint64) {
-	if w == streamed {
-		stream(dst, src, bytes)
-	} else {
-		chunks(dst, src, bytes)
-	}
 }
 
 // copy goes the way that was the faster one.
