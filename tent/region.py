@@ -276,8 +276,11 @@ class Region:
         await aio.in_thread(self.fence, peer, timeout, pages)
 
     def close(self, timeout: float | str | None = 30) -> None:
-        """Ends remote access and returns when no peer can touch the bytes any more. Again: no effect. The builtin
-        TimeoutError if it could not be had in time: the region is then still to be closed."""
+        """Ends remote access and returns when no peer can touch the bytes any more. Again: no effect.
+
+        A registered buffer is the program's again then, but for views of the region that are still there. The builtin
+        TimeoutError if it could not be had in time: the region is then still to be closed.
+        """
         if self._closed or self._engine._closed_meanwhile():
             return
         for grid in list(self._grids.values()):
