@@ -131,7 +131,7 @@ func (c *conn) arm() {
 	if c.fd < 0 || !s.live() {
 		return
 	}
-	if events = c.lane.reduceInterest(events); events != 0 {
+	if events = c.lane.reduceInterest(events); events != 0 && events != c.interest {
 		c.setInterest(events)
 	}
 }

@@ -35,6 +35,7 @@ type thread struct {
 	events    uint8 // of the socket
 	got       uint8 // answers
 	there, ok bool  // the lane is in the list; the result of the last look
+	sole      bool  // epoll reported EPOLLOUT and nothing else
 	sleeps    bool  // on the lane
 }
 

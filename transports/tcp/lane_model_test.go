@@ -54,6 +54,7 @@ var flaws = []struct {
 	{"a writer leaves a lane at rest", 0},
 	{"a lane is asked before it rests", 0},
 	{"a lane rests without a sweep", 2},
+	{"a worker that only wrote does not arm", 0},
 }
 
 // laneModel writes the lane's functions down. flaw is a mistake to be made, "" for none; bulk makes READs large.
@@ -86,6 +87,7 @@ func arming(w *world) *bool { return &w.arming }
 func own(w *world) *bool    { return &w.own }
 func there(t *thread) *bool { return &t.there }
 func ok(t *thread) *bool    { return &t.ok }
+func sole(t *thread) *bool  { return &t.sole }
 
 func modelArming(x *explorer, flaw string) {
 	notPolling := func(w *world, _ *thread) bool { return !w.polling }
@@ -125,7 +127,7 @@ func modelArming(x *explorer, flaw string) {
 		w.rests = w.rests && t.events == 0
 	})
 	x.do("arm: unlock", func(w *world, t *thread) {
-		if w.arming = false; t.events != 0 {
+		if w.arming = false; t.events != 0 && t.events != w.interest {
 			w.setInterest(t.events)
 		}
 		t.events = 0
@@ -247,6 +249,7 @@ func modelWriting(x *explorer, flaw string) {
 		w.writing = true
 		return taken
 	}, "pump: end")
+	x.do("write: !wantOut", func(w *world, _ *thread) { w.wantOut = false })
 	x.label("write")
 	x.do("write: clean", func(w *world, _ *thread) { w.dirty = false })
 	x.await("write: nextVector", locked(own, func(w *world, t *thread) { t.ok = w.queued > 0 }))
@@ -261,7 +264,6 @@ func modelWriting(x *explorer, flaw string) {
 	x.call("arm")
 	x.ret()
 	x.label("write: nothing")
-	x.do("write: !wantOut", func(w *world, _ *thread) { w.wantOut = false })
 	x.do("pump: unlock", func(w *world, _ *thread) { w.writing = false })
 	if flaw != "a writer leaves a lane at rest" {
 		x.when("wrote: !rests", func(w *world, _ *thread) bool { return !w.rests }, "pump")
@@ -309,7 +311,7 @@ func modelServing(x *explorer, flaw string) {
 	x.label("serve")
 	x.await("eventTaken", locked(arming, func(w *world, t *thread) {
 		w.interest = 0
-		t.ok, t.events = t.events&out != 0, 0
+		t.ok, t.sole, t.events = t.events&out != 0, t.events == out, 0
 	}))
 	x.unless(ok, "serve: no EPOLLOUT")
 	x.goTo("serve: write")
@@ -319,6 +321,12 @@ func modelServing(x *explorer, flaw string) {
 	x.do("serve: dirty", func(w *world, _ *thread) { w.dirty = true })
 	x.call("pump")
 	x.label("serve: read")
+	x.unless(sole, "serve: may read")
+	if flaw != "a worker that only wrote does not arm" {
+		x.call("arm")
+	}
+	x.goTo("serve: end")
+	x.label("serve: may read")
 	x.when("takeReading: TryLock", tryReading, "serve: reading")
 	x.do("takeReading: missed", func(w *world, _ *thread) { w.missed = true })
 	if flaw != "a worker does not try again" {
@@ -373,11 +381,14 @@ func modelWaiters(x *explorer, flaw string, bulk bool) {
 	x.when("Watch: !busy", func(w *world, _ *thread) bool { return !w.busy }, "Watch: end")
 	x.label("sleepOn")
 	x.await("sleepOn", locked(arming, func(w *world, t *thread) {
-		t.sleeps, w.arming, w.sleepers = true, true, w.sleepers+1
-		if w.interest != 0 {
-			w.setInterest(0)
+		if t.ok = !(w.held && w.bulk); t.ok {
+			t.sleeps, w.arming, w.sleepers = true, true, w.sleepers+1
+			if w.interest&in != 0 {
+				w.setInterest(w.interest &^ in)
+			}
 		}
 	}))
+	x.unless(ok, "Watch: end")
 	x.do("sleepOn: deaf", func(w *world, _ *thread) { w.deaf = true })
 	if flaw != "a sleeper does not attend to its lane" {
 		x.call("attend")

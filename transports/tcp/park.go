@@ -46,18 +46,18 @@ func (t *Transport) Woken(list []transport.Watch) {
 }
 
 // sleepOn makes workers leave the read side of the lane to a waiter that sleeps on it. It returns the socket, or -1 if
-// there is nothing to wait for any more. A broken socket is readable for ever: waiters that came back to it until it is
+// there is nothing to wait for any more, or if a worker is at the many answers of the lane already. A broken socket is readable for ever: waiters that came back to it until it is
 // closed would keep all processors from the goroutine that closes it, and a rail that was reset would be noticed 20 ms
 // late.
 func (l *initiatorLane) sleepOn() int {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
-	if l.fd < 0 || l.isDown() {
+	if l.fd < 0 || l.held && l.bulk.Load() || l.isDown() {
 		return -1
 	}
 	l.sleepers++
-	if l.interest != 0 {
-		l.setInterest(0)
+	if left := l.interest &^ uint32(unix.EPOLLIN|unix.EPOLLRDHUP); left != l.interest {
+		l.setInterest(left)
 	}
 	l.deaf.Store(true)
 	l.attend() // it may have left the list since the walk, and the waiter's Arm is to find it

@@ -12,8 +12,12 @@ const (
 	crowdBytes  = 256 << 10 // with more than this on it, the first lane is avoided by small slices too
 )
 
-// bulkBytes of READ payload due on a lane are worth waking a worker: it reads this lane while the waiter reads another.
-const bulkBytes = 2 << 20
+// A lane is bulk from so much on: a worker reads it while the waiter reads another one. Answers to WRITEs are short,
+// but each makes room for the next slice, which its reader sends: two lanes are then fed by two threads.
+const (
+	bulkReads  = 2 << 20 // bytes of READs that are due
+	bulkWrites = 3 << 20 // bytes of both, which a lane holds while a stream fills its window
+)
 
 // Scratch of an accepted slice.
 const (
@@ -259,7 +263,7 @@ func (l *initiatorLane) poll(w *worker) bool {
 	if l.out.idle() && l.waits == 0 {
 		l.busy.Store(false)
 	}
-	bulk := l.out.readBytes >= bulkBytes
+	bulk := l.out.readBytes >= bulkReads || l.out.bytes >= bulkWrites
 	l.mu.Unlock()
 	if l.bulk.Store(bulk); !bulk {
 		l.disarm()

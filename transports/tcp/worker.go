@@ -135,6 +135,11 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 		c.dirty.Store(true)
 		c.pump(c.turn())
 	}
+	_, initiates := c.lane.(*initiatorLane)
+	if initiates && events == unix.EPOLLOUT { // no answer has come, and a waiter may be about to look for it
+		c.arm()
+		return
+	}
 	if !c.takeReading() {
 		if c.wantOut.Load() {
 			c.arm()
@@ -142,13 +147,12 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 		return
 	}
 	c.holdReading(true)
-	_, spins := c.lane.(*responderLane)
 	open, bulk := true, false
 	for turns := 0; open && turns < 64; turns++ {
 		var n int
 		n, open = c.drain(w, c.turn())
 		bulk = bulk || n > spinBytes || c.rx.stage == wantPayload
-		if n == 0 && open && alone && spins && !bulk {
+		if n == 0 && open && alone && !initiates && !bulk {
 			n, open = t.spin(w, c)
 		}
 		w.flush()

@@ -79,11 +79,13 @@ func (c *conn) pump(budget int) {
 // write returns blocked when there is more to write that an EPOLLOUT or a Poll must go on with. Holds writeMu.
 func (c *conn) write(budget int) (blocked bool, errno unix.Errno) {
 	x := &c.tx
+	if c.wantOut.Load() { // it writes now: an EPOLLOUT would wake a worker for nothing
+		c.wantOut.Store(false)
+	}
 	for c.fd >= 0 && x.ready {
 		c.dirty.Store(false) // before looking, so that pump sees frames that are added from now on
 		if x.idle() && !c.nextVector() {
 			x.giveBack()
-			c.wantOut.Store(false)
 			return false, 0
 		}
 		if budget <= 0 { // asked only when there is more: an EPOLLOUT for nothing wakes a worker for nothing
