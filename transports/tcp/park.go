@@ -46,9 +46,9 @@ func (t *Transport) Woken(list []transport.Watch) {
 }
 
 // sleepOn makes workers leave the read side of the lane to a waiter that sleeps on it. It returns the socket, or -1 if
-// there is nothing to wait for any more, or if a worker is at the many answers of the lane already. A broken socket is readable for ever: waiters that came back to it until it is
-// closed would keep all processors from the goroutine that closes it, and a rail that was reset would be noticed 20 ms
-// late.
+// there is nothing to wait for any more, or if a worker is at the many answers of the lane already. A broken socket is
+// readable for ever: waiters that came back to it until it is closed would keep all processors from the goroutine that
+// closes it, and a rail that was reset would be noticed 20 ms late.
 func (l *initiatorLane) sleepOn() int {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
