@@ -109,6 +109,9 @@ type Engine struct {
 	pollers []transport.Poller // waiters look there for completions
 	copiers []transport.Poller // they have copies for waiters to carry out
 	parkers []transport.Parker // waiters sleep on their descriptors
+	ringers []transport.Ringer // those of the parkers that are one, nil for the others
+
+	belfries atomic.Int32 // of waiters
 
 	inliners    []transport.Inliner // by transport, nil where it is none
 	inlineBytes uint64              // most bytes that a call carries out itself

@@ -218,16 +218,20 @@ func (e *Engine) passScheduler(now clock.Time) {
 // returns false at once when nothing is expected anywhere. The parkers are to be armed again afterwards.
 func (e *Engine) sleep(w *waiter, limit time.Duration) (expected bool) {
 	w.watches, w.ends = w.watches[:0], w.ends[:0]
-	for _, p := range e.parkers {
+	for i, p := range e.parkers {
+		begin := len(w.watches)
 		w.watches = p.Watch(w.watches, w.classes)
 		w.ends = append(w.ends, len(w.watches))
+		if r := e.ringers[i]; r != nil {
+			e.hang(w, r, w.watches[begin:])
+		}
 	}
 	arm(e.pollers)
 	if len(w.watches) == 0 {
 		w.parked.Store(false)
 		return false
 	}
-	w.ppoll(limit)
+	w.sleep(limit)
 	w.parked.Store(false) // before it reads: a signal for an end that it finds itself would wake its next sleep
 	begin := 0
 	for i, p := range e.parkers {

@@ -24,6 +24,7 @@ type waiter struct {
 	watches []transport.Watch
 	ends    []int // of the watches of each parker, in the engine's order
 	set     []unix.PollFd
+	bells   *belfry // nil before the first bell
 }
 
 // newWaiter returns an unused waiter. The caller holds e.mu.
@@ -52,6 +53,9 @@ func (w *waiter) close() {
 	if w.signal != nil {
 		_ = w.signal.close()
 	}
+	if w.bells != nil {
+		w.bells.close()
+	}
 }
 
 // wakeUp wakes the waiter's thread wherever it is parked. It never blocks.
@@ -65,22 +69,43 @@ func (w *waiter) wakeUp() {
 	}
 }
 
-// ppoll sleeps until a watch is ready or the waiter is woken, or for limit, and notes the ready ones. A signal of the
+// sleep sleeps until a watch is ready or the waiter is woken, or for limit, and notes the ready ones. A signal of the
 // system ends it early with none.
-func (w *waiter) ppoll(limit time.Duration) {
+func (w *waiter) sleep(limit time.Duration) {
+	hang := false
 	w.set = w.set[:0]
 	for i := range w.watches {
-		w.set = append(w.set, unix.PollFd{Fd: w.watches[i].Fd, Events: w.watches[i].Events})
+		if hang = hang || w.watches[i].Hangs; !w.watches[i].Hangs {
+			w.set = append(w.set, unix.PollFd{Fd: w.watches[i].Fd, Events: w.watches[i].Events})
+		}
 	}
-	w.set = append(w.set, unix.PollFd{Fd: int32(w.signal.fd), Events: unix.POLLIN})
+	switch {
+	case !hang:
+		w.ppoll(w.signal.fd, limit)
+	case len(w.set) == 0 && limit >= time.Millisecond:
+		w.bells.sleep(w, int(min(limit, time.Hour).Milliseconds())) // the caller sleeps for the rest
+	case w.ppoll(w.bells.epoll, limit):
+		w.bells.sleep(w, 0)
+	}
+}
+
+// ppoll sleeps on the set and on one descriptor more, by which the waiter is woken. It reports whether that is ready.
+func (w *waiter) ppoll(fd int, limit time.Duration) bool {
+	w.set = append(w.set, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	left := unix.NsecToTimespec(int64(max(limit, 0)))
 	if _, err := unix.Ppoll(w.set, &left, nil); err != nil {
-		return
+		return false
 	}
+	k := 0
 	for i := range w.watches {
-		w.watches[i].Ready = w.set[i].Revents
+		if !w.watches[i].Hangs {
+			w.watches[i].Ready = w.set[k].Revents
+			k++
+		}
 	}
-	if w.set[len(w.watches)].Revents != 0 {
+	woken := w.set[k].Revents != 0
+	if woken && fd == w.signal.fd {
 		w.signal.clear()
 	}
+	return woken
 }

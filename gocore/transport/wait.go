@@ -32,6 +32,18 @@ type (
 		// ready ones. The others may have ended meanwhile. Arm is owed as after Poll.
 		Woken(list []Watch)
 	}
+
+	// Ringer is a Parker with bells: descriptors that ring for answers to anybody, as the event channel of a completion
+	// queue does. Watch appends all bells, or none. A waiter hangs them up in an epoll of its own, once, and sleeps
+	// there. The kernel then wakes one waiter for a ring, or the transport's own goroutine where none sleeps
+	// (EPOLLEXCLUSIVE in epoll_ctl(2)), and a sleep changes nothing in any epoll. A waiter that sleeps on a bell in
+	// another way is woken beside the goroutine.
+	Ringer interface {
+		Parker
+		// Hang puts the bell of a Watch into a waiter's epoll, in front of the transport's own entry for it. The event
+		// has its descriptor. The bell leaves by itself when it is closed.
+		Hang(epoll int, bell Watch) error
+	}
 )
 
 // Classes is a set of priority classes: bit i is class i.
@@ -46,6 +58,8 @@ type Watch struct {
 	Events int16  // of poll(2), to wait for
 	Ready  int16  // those that have come; 0 when something else ended the sleep
 	Tag    uint64 // the transport's own name of the end behind it: the number may be another descriptor's by now
+
+	Hangs bool // for the waiter that sleeps: it is in the waiter's epoll
 }
 
 // WatchesMost bounds the descriptors of one transport that a waiter sleeps on. Others are left to the transport's own

@@ -83,7 +83,6 @@ func (t *Transport) appear(index int, name string) {
 		list = append(list, d)
 	}
 	t.renewAll(list, returns)
-	d.unwatched.Store(true)
 	d.listenAndAttend()
 	t.devices.Store(&list)
 	t.changes.Add(1)

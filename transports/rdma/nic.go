@@ -22,6 +22,7 @@ import (
 type device struct {
 	t      *Transport
 	index  int
+	born   uint64 // no two devices of a transport have the same
 	name   string
 	verbs  *verbs.Device
 	limits verbs.Limits
@@ -40,11 +41,10 @@ type device struct {
 	lanes atomic.Pointer[[]*lane]    // by the number in the ids of work requests; written under mu
 	all   atomic.Pointer[[]*waiting] // completion queues; written under mu
 
-	flying    atomic.Int64   // work requests that are out
-	unwatched atomic.Bool    // a sleeper may not know its bell: its goroutine takes completions
-	given     atomic.Bool    // it was lost, and closed
-	running   sync.WaitGroup // its goroutines
-	unused    chan struct{}  // has something when a queue pair or a registration went
+	flying  atomic.Int64   // work requests that are out
+	given   atomic.Bool    // it was lost, and closed
+	running sync.WaitGroup // its goroutines
+	unused  chan struct{}  // has something when a queue pair or a registration went
 
 	mu   sync.Mutex
 	uses int   // queue pairs and registrations
@@ -55,7 +55,6 @@ type device struct {
 	found  [verbs.Batch]verbs.WC
 	closed bool // guarded by pollMu, as all below
 	armed  bool // every queue, and no bell was quieted since
-	deaf   bool // its goroutine does not hear the bells
 }
 
 // waiting is a completion queue with the entries that its queue pairs may still need. Each work request may need one,
@@ -83,7 +82,7 @@ const lanesMax = 1 << 16
 
 // openDevice opens a device. The port may be down; its state is asked for again at each connection.
 func (t *Transport) openDevice(index int, name string) (d *device, err error) {
-	d = &device{t: t, index: index, name: name, node: -1, unused: make(chan struct{}, 1),
+	d = &device{t: t, index: index, born: t.births.Add(1), name: name, node: -1, unused: make(chan struct{}, 1),
 		store: store{most: t.settings.StoreCap}}
 	if d.verbs, err = t.library.Open(name); err != nil {
 		return nil, err
@@ -125,8 +124,6 @@ type bell struct {
 	fd    int32
 	epoll int      // with the bell in it, for the goroutine of the device
 	rings *os.File // the same, in Go's poller
-
-	missed *atomic.Bool // the goroutine has left a ring to sleepers
 }
 
 func (d *device) addBell() error {
@@ -138,13 +135,13 @@ func (d *device) addBell() error {
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
-	event := unix.EpollEvent{Events: unix.EPOLLIN}
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLEXCLUSIVE}
 	err = errors.Join(unix.SetNonblock(epoll, true), unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, b.Fd(), &event))
 	rings := os.NewFile(uintptr(epoll), d.name)
 	if err != nil {
 		return errors.Join(err, rings.Close(), b.Close())
 	}
-	d.bells = append(d.bells, bell{b, int32(b.Fd()), epoll, rings, new(atomic.Bool)})
+	d.bells = append(d.bells, bell{b, int32(b.Fd()), epoll, rings})
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"sync"
 	"unsafe"
 
@@ -14,9 +15,8 @@ import (
 // Completions are found by one goroutine a device, which sleeps on the device's bell, or by waiters.
 //
 //	goroutine   bell rings ── take all, arm, take again ── sleep
-//	            also beside sleepers, for a device that came after they had begun to sleep
 //	waiter      Poll: take        Arm: arm, take again, so that the bell rings for the goroutine
-//	sleeper     Watch: arm, take again ── ppoll on the bell ── Woken: quiet a bell that rang, take
+//	sleeper     Watch: arm, take again ── sleep with the bell ── Woken: quiet a bell that rang, take
 //
 // A queue that is armed rings once, and is armed again only after that: to arm is a system call or a write to the NIC.
 // After arming comes another look, for a completion that came before.
@@ -25,12 +25,9 @@ import (
 // (expect). It leaves both to a waiter that polls, which has yet to call Arm. Each side writes before it reads: a
 // posting the number of requests before it reads polling, Arm the other way round.
 //
-// While somebody sleeps the goroutine is deaf, for it would be woken only to leave the ring to the sleeper, by switches
-// of threads that cost more than the completion. A sleeper makes it deaf, and the last one to leave makes it hear
-// again, as a part of Arm: the kernel then reports a ring that nobody answered. Both are system calls, so a device with
-// nothing out is left to its goroutine while another has something. It may hear beside a sleeper for a moment. Then it
-// notes the ring (bell.missed) for one that something else has woken. Each side writes before it reads (Dekker's
-// algorithm): the goroutine its note before the number of sleepers, a sleeper that number before the note.
+// The bell hangs in the epolls of sleepers and in one of the goroutine, which is the last (transport.Ringer). The
+// kernel wakes the first of them in which somebody sleeps. The goroutine is woken beside a sleeper that sleeps on the
+// bell in another way, and each takes the completions that the other has left.
 
 // batch is the news that a rail hands over once its mutex is free.
 type batch struct {
@@ -182,30 +179,11 @@ func (d *device) armLocked() {
 
 // expect follows each posting. Where nobody polls, it takes the completions that are there, and arms for the others.
 func (d *device) expect() {
-	if d.t.polling.Load() && !d.unwatched.Load() {
+	if d.t.polling.Load() {
 		return
 	}
 	if d.take(); d.flying.Load() > 0 {
 		d.arm()
-	}
-}
-
-// hear makes the device's goroutine hear the bells, or not. It hears a bell that rang meanwhile: the kernel reports the
-// state of a descriptor that enters an epoll, and may keep silent about one that is only modified.
-func (d *device) hear(hears bool) {
-	d.pollMu.Lock()
-	defer d.pollMu.Unlock()
-	if d.closed || d.deaf == !hears || !hears && d.unwatched.Load() { // a sleeper has just left it to the goroutine
-		return
-	}
-	d.deaf = !hears
-	event, change := unix.EpollEvent{Events: unix.EPOLLIN}, unix.EPOLL_CTL_DEL
-	if hears {
-		change = unix.EPOLL_CTL_ADD
-	}
-	for i := range d.bells {
-		b := &d.bells[i]
-		_ = unix.EpollCtl(b.epoll, change, int(b.fd), &event) // both are open
 	}
 }
 
@@ -226,23 +204,12 @@ func (d *device) listen(b *bell) {
 		return
 	}
 	_ = raw.Read(func(uintptr) bool {
-		if !d.leaves(b) {
-			d.answer(b)
-			if !d.t.polling.Load() || d.unwatched.Load() {
-				d.arm()
-			}
+		d.answer(b)
+		if !d.t.polling.Load() {
+			d.arm()
 		}
 		return d.t.life.Closed()
 	})
-}
-
-// leaves reports whether a ring is left to sleepers, and notes it for one that does not see it.
-func (d *device) leaves(b *bell) bool {
-	if d.unwatched.Load() || d.t.watchers.Load() == 0 {
-		return false
-	}
-	b.missed.Store(true)
-	return d.t.watchers.Load() > 0
 }
 
 // Poll implements transport.Poller.
@@ -259,71 +226,61 @@ func (t *Transport) Poll(budget int) (done int) {
 // Arm implements transport.Poller.
 func (t *Transport) Arm() {
 	t.polling.Store(false)
-	hears := t.watchers.Load() == 0 // else the last sleeper's Arm does it
 	for _, d := range t.nics() {
-		if hears {
-			d.hear(true)
-		}
 		d.arm()
 	}
 }
 
-// Watch implements transport.Parker. Completion queues have the answers of all classes. Where nothing is out on any
-// device, the next slice may be on any.
+// Watch implements transport.Parker. Completion queues have the answers of all classes. Bells beyond WatchesMost are
+// left to the goroutines of their devices.
 func (t *Transport) Watch(list []transport.Watch, _ transport.Classes) []transport.Watch {
-	first := t.watchers.Add(1) == 1
-	nics, before, busy := t.nics(), len(list), -1
-	for i, d := range nics {
-		if first {
-			d.unwatched.Store(false)
+	most := len(list) + transport.WatchesMost
+	for i, d := range t.nics() {
+		d.arm()
+		for k := 0; k < len(d.bells) && len(list) < most && !d.given.Load(); k++ {
+			tag := d.born<<16 | uint64(i)<<8 | uint64(k)
+			list = append(list, transport.Watch{Fd: d.bells[k].fd, Events: unix.POLLIN, Tag: tag})
 		}
-		if d.arm(); busy < 0 && d.flying.Load() > 0 {
-			busy = i
-		}
-	}
-	for i, d := range nics {
-		if d.given.Load() || busy >= 0 && i != busy && d.rests() {
-			continue
-		}
-		if len(list)-before+len(d.bells) > transport.WatchesMost {
-			d.unwatched.Store(true)
-			d.hear(true)
-			continue
-		}
-		d.hear(false) // but not where an earlier sleeper does not know its bells
-		for k := range d.bells {
-			list = append(list, transport.Watch{Fd: d.bells[k].fd, Events: unix.POLLIN, Tag: uint64(i)<<8 | uint64(k)})
-		}
-	}
-	if len(list) == before {
-		t.watchers.Add(-1) // Woken is called for those that got watches
 	}
 	return list
 }
 
-// rests reports whether a device has nothing out, and leaves it to its goroutine then. A posting notes its requests
-// before it reads unwatched. No device may rest that some sleeper watches already: nobody would hear it when that one
-// leaves.
-func (d *device) rests() bool {
+// Hang implements transport.Ringer. A bell that rang before is reported to both.
+func (t *Transport) Hang(epoll int, bell transport.Watch) error {
+	d, b := t.bellOf(bell.Tag)
+	if d == nil {
+		return unix.ENOENT
+	}
 	d.pollMu.Lock()
 	defer d.pollMu.Unlock()
-	if d.deaf {
-		return false
+	if d.closed {
+		return unix.ENOENT
 	}
-	unwatched := d.unwatched.Swap(true)
-	flies := d.flying.Load() > 0
-	d.unwatched.Store(unwatched || !flies)
-	return !flies
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLEXCLUSIVE, Fd: b.fd}
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, int(b.fd), &event); err != nil {
+		return err
+	}
+	return errors.Join(unix.EpollCtl(b.epoll, unix.EPOLL_CTL_DEL, int(b.fd), nil),
+		unix.EpollCtl(b.epoll, unix.EPOLL_CTL_ADD, int(b.fd), &event))
+}
+
+// bellOf finds the bell of a tag, nil if its device is another one by now.
+func (t *Transport) bellOf(tag uint64) (*device, *bell) {
+	d := t.nics()[tag>>8&0xff]
+	if d.born != tag>>16 {
+		return nil, nil
+	}
+	return d, &d.bells[tag&0xff]
 }
 
 // Woken implements transport.Parker.
 func (t *Transport) Woken(list []transport.Watch) {
-	t.watchers.Add(-1)
 	t.polling.Store(true)
 	for i := range list {
-		d := t.nics()[list[i].Tag>>8]
-		b := &d.bells[list[i].Tag&0xff]
-		if missed := b.missed.Swap(false); missed || list[i].Ready != 0 {
+		if list[i].Ready == 0 {
+			continue
+		}
+		if d, b := t.bellOf(list[i].Tag); d != nil {
 			d.answer(b)
 		}
 	}

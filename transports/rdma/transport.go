@@ -118,9 +118,9 @@ type Transport struct {
 	calls   sync.WaitGroup // that use devices: Close waits for them
 	emptied chan struct{}  // closed once Close has dismissed all guests
 
-	polling  atomic.Bool  // a waiter takes completions
-	watchers atomic.Int32 // waiters that sleep on the bells
-	flushes  atomic.Uint64
+	polling atomic.Bool // a waiter takes completions
+	births  atomic.Uint64
+	flushes atomic.Uint64
 }
 
 // Open opens the devices. Those that fail are left out, unless all do.

@@ -40,6 +40,17 @@ func (p *pair) sleepOnce(t *testing.T, classes transport.Classes) (watched int) 
 	if len(list) > transport.WatchesMost {
 		t.Errorf("%d descriptors to sleep on", len(list))
 	}
+	if ringer, is := transport.Find[transport.Ringer](p.a.Transport); is {
+		SleepWithBells(t, ringer, list, sleepMost)
+	} else {
+		sleepOn(list)
+	}
+	parker.Woken(list)
+	return len(list)
+}
+
+// sleepOn sleeps until one of the descriptors is ready.
+func sleepOn(list []transport.Watch) {
 	set := make([]unix.PollFd, len(list))
 	for i, w := range list {
 		set[i] = unix.PollFd{Fd: w.Fd, Events: w.Events}
@@ -50,8 +61,30 @@ func (p *pair) sleepOnce(t *testing.T, classes transport.Classes) (watched int) 
 			list[i].Ready = set[i].Revents
 		}
 	}
-	parker.Woken(list)
-	return len(list)
+}
+
+// SleepWithBells sleeps until one of the bells rings, or for so long, and notes those that rang.
+func SleepWithBells(t *testing.T, ringer transport.Ringer, bells []transport.Watch, most time.Duration) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(epoll)) }()
+	for _, b := range bells {
+		if err := ringer.Hang(epoll, b); err != nil {
+			t.Errorf("bell %d: %v", b.Tag, err)
+		}
+	}
+	events := make([]unix.EpollEvent, len(bells))
+	n, err := unix.EpollWait(epoll, events, int(most.Milliseconds()))
+	if err != nil { // a signal
+		return
+	}
+	for _, e := range events[:n] {
+		for i := range bells {
+			if bells[i].Fd == e.Fd {
+				bells[i].Ready = unix.POLLIN
+			}
+		}
+	}
 }
 
 // sleepUntil sleeps as a waiter for some classes until the slices have ended.
