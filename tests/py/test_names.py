@@ -84,7 +84,7 @@ def test_an_engine_that_starts_later_is_awaited(store: Store, form: str) -> None
     settings = {"metadata_type": "http", "metadata_servers": store.url}
     with tent.Engine(config=settings) as opener:
         with pytest.raises(tent.InvalidEntryError):
-            opener.open("late", wait=True, timeout=0.1)
+            opener.open("late", wait=True, timeout=0.5)
         store.asked.clear()
         found: list[str] = []
 

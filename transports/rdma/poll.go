@@ -260,8 +260,18 @@ func (t *Transport) Hang(epoll int, bell transport.Watch) error {
 	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, int(b.fd), &event); err != nil {
 		return err
 	}
-	return errors.Join(unix.EpollCtl(b.epoll, unix.EPOLL_CTL_DEL, int(b.fd), nil),
-		unix.EpollCtl(b.epoll, unix.EPOLL_CTL_ADD, int(b.fd), &event))
+	err := b.enter(&event)
+	if err != nil { // the user has no room for another entry: that of the waiter goes to the goroutine
+		_ = unix.EpollCtl(epoll, unix.EPOLL_CTL_DEL, int(b.fd), nil)
+		err = errors.Join(err, b.enter(&event))
+	}
+	return err
+}
+
+// enter makes the goroutine's entry the last one of the bell.
+func (b *bell) enter(event *unix.EpollEvent) error {
+	_ = unix.EpollCtl(b.epoll, unix.EPOLL_CTL_DEL, int(b.fd), nil)
+	return unix.EpollCtl(b.epoll, unix.EPOLL_CTL_ADD, int(b.fd), event)
 }
 
 // bellOf finds the bell of a tag, nil if its device is another one by now.

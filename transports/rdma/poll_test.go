@@ -68,6 +68,24 @@ func TestBellsOfAnotherDeviceAreNotAnswered(t *testing.T) {
 	d.given.Store(false)
 }
 
+// TestABellThatItsGoroutineWouldLoseDoesNotHang: without its own entry a slice without a waiter would have no end.
+func TestABellThatItsGoroutineWouldLoseDoesNotHang(t *testing.T) {
+	r := newRig(t, overOne)
+	tr := r.a.Transport.(*Transport)
+	list := tr.Watch(nil, transport.AllClasses)
+	tr.Arm()
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(epoll)) }()
+	b := &tr.nics()[0].bells[0]
+	own := b.epoll
+	b.epoll = -1
+	require.Error(t, tr.Hang(epoll, list[0]))
+	b.epoll = own
+	require.ErrorIs(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_DEL, int(b.fd), nil), unix.ENOENT)
+	require.NoError(t, tr.Hang(epoll, list[0]))
+}
+
 // TestOnlySlicesThatAreStillOutRing counts the arms of slices that end while they are posted, and of others.
 func TestOnlySlicesThatAreStillOutRing(t *testing.T) {
 	r := newRig(t, overOne)
