@@ -162,7 +162,7 @@ class _Worker:
     """The thread. Its life is bound to the hubs that are attached.
 
     `_guard` guards its life: its holder may write to `_wake` of the current worker. It is reentrant for the reason of
-    Hub's. The thread closes the two descriptors at its end, when it is not the current worker any more.
+    Hub's. The thread closes the two descriptors at its end under the guard, when it is not the current worker any more.
     """
 
     _current: _Worker | None = None
@@ -197,10 +197,10 @@ class _Worker:
         with self._guard:
             self.listen(hub, False)
             self._hubs.pop(hub.fd, None)
+            self.jobs.append((ran.set, ()))  # before the thread may end: it may be awake for something else
             if last := not self._hubs:
                 _Worker._current = None
                 self._stopping = True
-            self.jobs.append((ran.set, ()))
             self.wake()
         if here:
             return
@@ -224,8 +224,9 @@ class _Worker:
 
     def _run(self) -> None:
         self._serve()
-        self._epoll.close()
-        os.close(self._wake)
+        with _Worker._guard:  # held until it was woken for its end
+            self._epoll.close()
+            os.close(self._wake)
 
     def _serve(self) -> None:
         while True:
@@ -238,7 +239,7 @@ class _Worker:
                 function, arguments = self.jobs.popleft()
                 _guarded(function, *arguments)
                 del function, arguments  # or the last job would keep its transfer until the next one
-            if self._stopping:
+            if self._stopping and not self.jobs:
                 return
 
 

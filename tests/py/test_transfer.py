@@ -16,6 +16,7 @@ import pytest
 from conftest import Pair
 
 import tent
+from tent import loop
 from tent.testing import Memory, PeerProcess
 
 State = tent.TransferStatusEnum
@@ -354,3 +355,24 @@ def test_too_many_requests_take_nothing(engines: Callable[..., tent.Engine], pee
         engine.write_pages(local, range(5), remote, range(5), page_bytes=64).cancel()
         peer.resume()
         assert going.result(30) == 90 * 8192
+
+
+def test_a_thread_that_is_awake_when_it_is_ended_runs_its_last_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log records had woken it. It closed the descriptor by which close() then woke it, and left a job behind."""
+    woken = []
+    with tent.Engine() as engine:
+        engine.allocate(4096).close()
+        worker = loop._Worker._current
+        assert worker is not None
+        thread, wake = worker.thread, worker.wake
+
+        def awake_already() -> None:
+            woken.append(thread)
+            wake()  # by something else
+            thread.join(0.2)  # it comes to its end, and waits there
+            wake()
+
+        monkeypatch.setattr(worker, "wake", awake_already)
+    assert woken == [thread]
+    assert not thread.is_alive()
+    assert not worker.jobs
