@@ -104,14 +104,14 @@ type Engine struct {
 	planEpoch    atomic.Uint64
 	fences       atomic.Uint64 // of all our regions so far, see fences.go
 
-	ports   []*port // one a plug, also for those that are not open
-	infos   []transport.Info
-	pollers []transport.Poller // waiters look there for completions
-	copiers []transport.Poller // they have copies for waiters to carry out
-	parkers []transport.Parker // waiters sleep on their descriptors
-	ringers []transport.Ringer // those of the parkers that are one, nil for the others
+	ports      []*port // one a plug, also for those that are not open
+	infos      []transport.Info
+	pollers    []transport.Poller    // waiters look there for completions
+	copiers    []transport.Poller    // they have copies for waiters to carry out
+	parkers    []transport.Parker    // waiters sleep on their descriptors
+	exclusives []transport.Exclusive // those of the parkers that are one, nil for the others
 
-	belfries atomic.Int32 // of waiters
+	epollSets atomic.Int32 // of waiters
 
 	inliners    []transport.Inliner // by transport, nil where it is none
 	inlineBytes uint64              // most bytes that a call carries out itself

@@ -28,14 +28,14 @@ func (p *port) adopt(opened transport.Transport) {
 
 // gatherPollers lists the transports that waiters look after, by how they do it.
 func (e *Engine) gatherPollers() {
-	e.pollers, e.copiers, e.parkers, e.ringers = nil, nil, nil, nil
+	e.pollers, e.copiers, e.parkers, e.exclusives = nil, nil, nil, nil
 	for _, p := range e.ports {
 		if p.transport == nil {
 			continue
 		}
 		if parker, ok := transport.Find[transport.Parker](p.transport); ok {
-			ringer, _ := transport.Find[transport.Ringer](p.transport)
-			e.parkers, e.ringers = append(e.parkers, parker), append(e.ringers, ringer)
+			exclusive, _ := transport.Find[transport.Exclusive](p.transport)
+			e.parkers, e.exclusives = append(e.parkers, parker), append(e.exclusives, exclusive)
 		}
 		switch poller, ok := transport.Find[transport.Poller](p.transport); {
 		case !ok:

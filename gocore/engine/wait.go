@@ -222,7 +222,7 @@ func (e *Engine) sleep(w *waiter, limit time.Duration) (expected bool) {
 		begin := len(w.watches)
 		w.watches = p.Watch(w.watches, w.classes)
 		w.ends = append(w.ends, len(w.watches))
-		if r := e.ringers[i]; r != nil {
+		if r := e.exclusives[i]; r != nil {
 			e.hang(w, r, w.watches[begin:])
 		}
 	}

@@ -241,7 +241,7 @@ func TestTheEndOfABatchWakesASleeperAtAnyMoment(t *testing.T) {
 	defer w.close()
 	var begun, ended atomic.Int64
 	watched := &lookout{w: w, ended: &ended}
-	e.parkers, e.ringers = []transport.Parker{watched}, make([]transport.Ringer, 1)
+	e.parkers, e.exclusives = []transport.Parker{watched}, make([]transport.Exclusive, 1)
 	id := func(round int64) dispatch.BatchID { return dispatch.BatchID(round) << 32 }
 
 	var running sync.WaitGroup
@@ -315,7 +315,7 @@ func TestASleeperThatReadsItsOwnEndRaisesNoSignal(t *testing.T) {
 	const id = dispatch.BatchID(1) << 32
 	e.page.publish(id, dispatch.Pending, 0, 1, 0)
 	e.parkers = []transport.Parker{&finder{w, answer, func() { e.page.publish(id, dispatch.Completed, 0, 0, 1) }}}
-	e.ringers = make([]transport.Ringer, 1)
+	e.exclusives = make([]transport.Exclusive, 1)
 	require.False(t, e.parkInKernel(id, w, clock.Now(), clock.Now().Add(time.Hour)))
 	set := []unix.PollFd{{Fd: int32(w.signal.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(set, 0)

@@ -24,7 +24,7 @@ type waiter struct {
 	watches []transport.Watch
 	ends    []int // of the watches of each parker, in the engine's order
 	set     []unix.PollFd
-	bells   *belfry // nil before the first bell
+	bells   *epollSet // nil before the first bell
 }
 
 // newWaiter returns an unused waiter. The caller holds e.mu.

@@ -33,12 +33,12 @@ type (
 		Woken(list []Watch)
 	}
 
-	// Ringer is a Parker with bells: descriptors that ring for answers to anybody, as the event channel of a completion
-	// queue does. Watch appends all bells, or none. A waiter hangs them up in an epoll of its own, once, and sleeps
-	// there. The kernel then wakes one waiter for a ring, or the transport's own goroutine where none sleeps
-	// (EPOLLEXCLUSIVE in epoll_ctl(2)), and a sleep changes nothing in any epoll. A waiter that sleeps on a bell in
-	// another way is woken beside the goroutine.
-	Ringer interface {
+	// Exclusive is a Parker with bells: descriptors that ring for answers to anybody, as a completion channel does.
+	// Watch appends all bells, or none. A waiter hangs them up in an epoll of its own, once, and sleeps there. The
+	// kernel then wakes one waiter for a ring, or the transport's own goroutine where none sleeps (EPOLLEXCLUSIVE in
+	// epoll_ctl(2)), and a sleep changes nothing in any epoll. A waiter that sleeps on a bell in another way is woken
+	// beside the goroutine.
+	Exclusive interface {
 		Parker
 		// Hang puts the bell of a Watch into a waiter's epoll, in front of the transport's own entry for it. The event
 		// has its descriptor. The bell leaves by itself when it is closed.

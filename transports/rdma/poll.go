@@ -25,7 +25,7 @@ import (
 // (expect). It leaves both to a waiter that polls, which has yet to call Arm. Each side writes before it reads: a
 // posting the number of requests before it reads polling, Arm the other way round.
 //
-// The bell hangs in the epolls of sleepers and in one of the goroutine, which is the last (transport.Ringer). The
+// The bell hangs in the epolls of sleepers and in one of the goroutine, which is the last (transport.Exclusive). The
 // kernel wakes the first of them in which somebody sleeps. The goroutine is woken beside a sleeper that sleeps on the
 // bell in another way, and each takes the completions that the other has left.
 
@@ -245,7 +245,7 @@ func (t *Transport) Watch(list []transport.Watch, _ transport.Classes) []transpo
 	return list
 }
 
-// Hang implements transport.Ringer. A bell that rang before is reported to both.
+// Hang implements transport.Exclusive. A bell that rang before is reported to both.
 func (t *Transport) Hang(epoll int, bell transport.Watch) error {
 	d, b := t.bellOf(bell.Tag)
 	if d == nil {

@@ -40,8 +40,8 @@ func (p *pair) sleepOnce(t *testing.T, classes transport.Classes) (watched int) 
 	if len(list) > transport.WatchesMost {
 		t.Errorf("%d descriptors to sleep on", len(list))
 	}
-	if ringer, is := transport.Find[transport.Ringer](p.a.Transport); is {
-		SleepWithBells(t, ringer, list, sleepMost)
+	if exclusive, is := transport.Find[transport.Exclusive](p.a.Transport); is {
+		SleepWithBells(t, exclusive, list, sleepMost)
 	} else {
 		sleepOn(list)
 	}
@@ -64,12 +64,12 @@ func sleepOn(list []transport.Watch) {
 }
 
 // SleepWithBells sleeps until one of the bells rings, or for so long, and notes those that rang.
-func SleepWithBells(t *testing.T, ringer transport.Ringer, bells []transport.Watch, most time.Duration) {
+func SleepWithBells(t *testing.T, exclusive transport.Exclusive, bells []transport.Watch, most time.Duration) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, unix.Close(epoll)) }()
 	for _, b := range bells {
-		if err := ringer.Hang(epoll, b); err != nil {
+		if err := exclusive.Hang(epoll, b); err != nil {
 			t.Errorf("bell %d: %v", b.Tag, err)
 		}
 	}

@@ -6,26 +6,26 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// belfry is a waiter's epoll, with its signal and the bells of transports (transport.Ringer). A bell that rings wakes
-// the waiter if it sleeps here, and nobody else.
-type belfry struct {
+// epollSet is a waiter's epoll, with its signal and the bells of transports (transport.Exclusive). A bell that rings
+// wakes the waiter if it sleeps here, and nobody else.
+type epollSet struct {
 	epoll  int
 	hung   map[int32]bell
 	events []unix.EpollEvent // room for all of them: one that is left behind would be heard by nobody
 }
 
-// bell is one that hangs in a belfry.
+// bell is one that hangs in an epoll set.
 type bell struct {
-	ringer transport.Ringer
-	tag    uint64
+	of  transport.Exclusive
+	tag uint64
 }
 
-// belfriesMost bounds the waiters with a belfry: each makes a ring some 50 ns longer. Others sleep in ppoll on the
-// bells, and are woken beside the transport's goroutine.
-const belfriesMost = 32
+// epollSetsMost bounds the waiters with one: each makes a ring some 100 ns longer, also while nobody sleeps in it.
+// Others sleep in ppoll on the bells, and are woken beside the transport's goroutine.
+const epollSetsMost = 8
 
-// newBelfry returns a belfry with nothing but the waiter's signal, or nil without a descriptor for it.
-func newBelfry(s *signal) *belfry {
+// newEpollSet returns one with nothing but the waiter's signal, or nil without a descriptor for it.
+func newEpollSet(s *signal) *epollSet {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil
@@ -35,26 +35,26 @@ func newBelfry(s *signal) *belfry {
 		_ = unix.Close(epoll)
 		return nil
 	}
-	return &belfry{epoll: epoll, hung: map[int32]bell{}, events: make([]unix.EpollEvent, 1)}
+	return &epollSet{epoll: epoll, hung: map[int32]bell{}, events: make([]unix.EpollEvent, 1)}
 }
 
-func (b *belfry) close() { _ = unix.Close(b.epoll) }
+func (b *epollSet) close() { _ = unix.Close(b.epoll) }
 
-// hang hangs the bells of a ringer up, marks those that hang, and takes down all others of that ringer.
-func (e *Engine) hang(w *waiter, r transport.Ringer, bells []transport.Watch) {
+// hang hangs the bells of a transport up, marks those that hang, and takes down all others of that transport.
+func (e *Engine) hang(w *waiter, r transport.Exclusive, bells []transport.Watch) {
 	if w.bells == nil {
-		if len(bells) == 0 || e.belfries.Load() >= belfriesMost {
+		if len(bells) == 0 || e.epollSets.Load() >= epollSetsMost {
 			return
 		}
-		if w.bells = newBelfry(w.signal); w.bells == nil {
+		if w.bells = newEpollSet(w.signal); w.bells == nil {
 			return
 		}
-		e.belfries.Add(1)
+		e.epollSets.Add(1)
 	}
 	w.bells.hang(r, bells)
 }
 
-func (b *belfry) hang(r transport.Ringer, bells []transport.Watch) {
+func (b *epollSet) hang(r transport.Exclusive, bells []transport.Watch) {
 	here := 0
 	for i := range bells {
 		w := &bells[i]
@@ -72,10 +72,10 @@ func (b *belfry) hang(r transport.Ringer, bells []transport.Watch) {
 	}
 }
 
-// takeDown removes a ringer's bells that are not among these.
-func (b *belfry) takeDown(r transport.Ringer, bells []transport.Watch) {
+// takeDown removes the bells of a transport that are not among these.
+func (b *epollSet) takeDown(r transport.Exclusive, bells []transport.Watch) {
 	for fd, hung := range b.hung {
-		kept := hung.ringer != r
+		kept := hung.of != r
 		for i := range bells {
 			kept = kept || bells[i].Hangs && bells[i].Fd == fd
 		}
@@ -87,7 +87,7 @@ func (b *belfry) takeDown(r transport.Ringer, bells []transport.Watch) {
 }
 
 // sleep sleeps until a bell rings or the signal is raised, or for some milliseconds, and notes the bells that rang.
-func (b *belfry) sleep(w *waiter, milliseconds int) {
+func (b *epollSet) sleep(w *waiter, milliseconds int) {
 	n, err := unix.EpollWait(b.epoll, b.events, milliseconds)
 	if err != nil {
 		return

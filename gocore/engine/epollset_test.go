@@ -100,10 +100,10 @@ func (w *tower) heardByOwn(t *testing.T) bool {
 }
 
 // keeper is an engine over such transports, and no more than sleeps need.
-func keeper(rings ...transport.Ringer) *Engine {
+func keeper(rings ...transport.Exclusive) *Engine {
 	e := &Engine{}
 	for _, r := range rings {
-		e.parkers, e.ringers = append(e.parkers, r), append(e.ringers, r)
+		e.parkers, e.exclusives = append(e.parkers, r), append(e.exclusives, r)
 	}
 	return e
 }
@@ -189,9 +189,9 @@ func TestARingWakesOneSleeper(t *testing.T) {
 	require.True(t, w.heardByOwn(t), "nobody sleeps")
 }
 
-// TestABelfryFollowsItsBells: new ones hang, one that is gone does not, and a descriptor that is another bell by now
+// TestAnEpollSetFollowsItsBells: new ones hang, one that is gone does not, and a descriptor that is another bell by now
 // hangs anew.
-func TestABelfryFollowsItsBells(t *testing.T) {
+func TestAnEpollSetFollowsItsBells(t *testing.T) {
 	w := newTower(t, 2)
 	e := keeper(w)
 	s := e.newWaiter()
@@ -244,7 +244,7 @@ func TestASleeperHearsBellsBesideOthers(t *testing.T) {
 		s := e.newWaiter()
 		if beside {
 			e.parkers = append(e.parkers, &finder{s, answer, func() {}})
-			e.ringers = append(e.ringers, nil)
+			e.exclusives = append(e.exclusives, nil)
 		}
 		sleep := func(limit time.Duration) (ready []bool) {
 			begin := clock.Now()
