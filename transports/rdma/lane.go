@@ -336,6 +336,16 @@ func (l *lane) brokenLocked(wc *verbs.WC, p *posted) (was transport.Rail, cause 
 	return transport.Rail{}, nil
 }
 
+// holdsLocked reports whether a slice or a probe was out on the lane when it failed.
+func (l *lane) holdsLocked() bool {
+	for i := range l.rail.slab {
+		if o := &l.rail.slab[i]; o.lane == l && (o.out > 0 || o.limbo) {
+			return true
+		}
+	}
+	return false
+}
+
 // settleLocked ends the slices that were out on a lane when it failed. Our end is reset: READs are over. A WRITE may
 // still be under way to the peer, which may even be carrying it out, unless the peer has reset its end too.
 func (l *lane) settleLocked(peer bool) {

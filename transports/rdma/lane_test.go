@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
@@ -62,6 +63,38 @@ func TestALaneThatIsConnectedAnewHasAnotherQueuePair(t *testing.T) {
 	for _, number := range numbers() {
 		require.NotContains(t, first, number)
 	}
+}
+
+// TestLanesThatHoldSlicesAreMendedFirst breaks a rail of which one lane holds a slice, and looks while its goroutine may
+// not touch queue pairs yet. Later all lanes are others than before.
+func TestLanesThatHoldSlicesAreMendedFirst(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	rail := r.a.Transport.(*Transport).links.Lookup(r.c.Link).rail(0)
+	r.f.Control(t, "silence fake0 1")
+	s := r.slice(t, r.c.Rail(t), 0, 4096)
+	rail.work.Lock()
+	require.Equal(t, 1, r.c.Submit(s))
+	rail.mu.Lock()
+	holder, pairs := rail.opOf(s).lane, make([]*verbs.Pair, len(rail.lanes))
+	for i, l := range rail.lanes {
+		pairs[i] = l.pair
+	}
+	rail.unlock()
+	r.f.Control(t, "event fake0 %d", verbs.PortFailed)
+	await(t, "the rail is down", func() bool { return len(r.downs.all()) > 0 })
+	require.Equal(t, []*lane{holder}, rail.nextBroken())
+	require.Len(t, rail.broken(), len(rail.lanes))
+	rail.work.Unlock()
+	require.Equal(t, errs.Lost, r.c.Wait(t, s)[0].Err.Code)
+	r.f.Control(t, "silence fake0 0")
+	await(t, "the rail is up again", func() bool { return r.rails() == 1 })
+	require.Empty(t, rail.broken())
+	rail.mu.Lock()
+	for i, l := range rail.lanes {
+		require.NotSame(t, pairs[i], l.pair)
+	}
+	rail.unlock()
+	r.works(t)
 }
 
 // TestARegionOfManyRegistrationsIsOne moves over their borders, which lie elsewhere at either end, at odd places and in

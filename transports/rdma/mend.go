@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -23,7 +24,7 @@ func (r *rail) mend() {
 		case r.ended || r.link.ctx.Err() != nil:
 			r.mending = false
 			r.unlock()
-			r.quieten()
+			r.quieten(r.broken())
 			if r.link.dead.Load() {
 				r.bury(true)
 			}
@@ -86,9 +87,11 @@ func (r *rail) limboLocked() bool {
 	return false
 }
 
-// mendOnce connects the lanes that do not work, and brings the rail up.
+// mendOnce connects lanes that do not work, and brings the rail up once all of them do. Those that hold slices come
+// first: a queue pair may take milliseconds to reset, and a slice ends when its own lane is settled.
 func (r *rail) mendOnce() error {
-	broken := r.quieten()
+	broken := r.nextBroken()
+	r.quieten(broken)
 	if r.link.ctx.Err() != nil {
 		return r.link.ctx.Err()
 	}
@@ -109,8 +112,11 @@ func (r *rail) mendOnce() error {
 		}
 	}
 	r.mu.Lock()
-	is, proving := r.state, r.proving
+	is, proving, more := r.state, r.proving, r.wanted && !r.connectedLocked()
 	r.unlock()
+	if more {
+		return nil // again
+	}
 	if proving || wanted && is != up {
 		if err := r.prove(); err != nil {
 			return r.unproved(err)
@@ -167,19 +173,36 @@ func (r *rail) wire(broken []*lane) error {
 	return err
 }
 
-// quieten resets and closes our ends of the lanes that do not work, and returns these lanes. Nothing of them is read or
-// written here afterwards, so their READs end. The next connection has a queue pair of another number: an
-// acknowledgement of before that is still under way finds nobody. Soft-RoCE would take one for that of a newer WRITE.
-func (r *rail) quieten() (broken []*lane) {
-	r.work.Lock()
-	defer r.work.Unlock()
+// broken are the lanes that do not work.
+func (r *rail) broken() (list []*lane) {
 	r.mu.Lock()
+	defer r.unlock()
 	for _, l := range r.lanes {
 		if !l.works {
-			broken = append(broken, l)
+			list = append(list, l)
 		}
 	}
-	r.unlock()
+	return list
+}
+
+// nextBroken are the lanes to be mended next: those that slices were out on when they failed, or all where none were.
+func (r *rail) nextBroken() []*lane {
+	all := r.broken()
+	r.mu.Lock()
+	defer r.unlock()
+	idle := func(l *lane) bool { return !l.holdsLocked() }
+	if holders := slices.DeleteFunc(slices.Clone(all), idle); r.wanted && len(holders) > 0 {
+		return holders
+	}
+	return all
+}
+
+// quieten resets and closes our ends of lanes that do not work. Nothing of them is read or written here afterwards, so
+// their READs end. The next connection has a queue pair of another number: an acknowledgement of before that is still
+// under way finds nobody. Soft-RoCE would take one for that of a newer WRITE.
+func (r *rail) quieten(broken []*lane) {
+	r.work.Lock()
+	defer r.work.Unlock()
 	for _, l := range broken {
 		if l.pair == nil || l.reset {
 			continue
@@ -190,12 +213,11 @@ func (r *rail) quieten() (broken []*lane) {
 		l.settleLocked(false)
 		r.unlock()
 	}
-	return broken
 }
 
 // bury closes the queue pairs of a rail after its end. peer says that those of the peer are closed.
 func (r *rail) bury(peer bool) {
-	r.quieten()
+	r.quieten(r.broken())
 	r.work.Lock()
 	defer r.work.Unlock()
 	for _, l := range r.lanes {
@@ -368,73 +390,6 @@ func (r *rail) release(lanes []*lane) error {
 	}
 	r.unlock()
 	return nil
-}
-
-// prove sends an empty WRITE, which the other end acknowledges only if the path works in both directions.
-func (r *rail) prove() error {
-	ended := make(chan *errs.Error, 1)
-	r.mu.Lock()
-	r.slabLocked()
-	proof := &r.slab[slicesMax]
-	sent := proof.out == 0 && r.probeOn(proof, func(err *errs.Error) { ended <- err })
-	r.unlock()
-	if !sent {
-		return errs.New(errs.Lost, Name, "no lane of the rail works").WithScope(errs.ScopeRail, errs.SideUnknown)
-	}
-	timer := time.NewTimer(r.link.t.settings.DialLimit)
-	defer timer.Stop()
-	var err *errs.Error
-	select {
-	case err = <-ended:
-	case <-r.link.ctx.Done():
-		return r.link.ctx.Err()
-	case <-timer.C:
-		err = errs.New(errs.Timeout, Name, "nobody acknowledges").WithScope(errs.ScopeRail, errs.SidePath)
-	}
-	r.addressing.judge(err == nil)
-	r.mu.Lock()
-	r.proving = false
-	if err == nil {
-		r.pumpLocked()
-	}
-	for _, l := range r.lanes {
-		if err != nil {
-			l.failLocked(err)
-		}
-	}
-	r.unlock()
-	if err == nil {
-		return nil
-	}
-	return err
-}
-
-// probeLocked posts an empty WRITE, as far as there is room.
-func (r *rail) probeLocked(done func(*errs.Error)) bool {
-	o := r.vacantLocked()
-	if o == nil {
-		return false
-	}
-	sent := r.probeOn(o, done)
-	if !sent {
-		r.free = append(r.free, o.index)
-	}
-	return sent
-}
-
-// probeOn posts it on the first lane for WRITEs that has room.
-func (r *rail) probeOn(o *op, done func(*errs.Error)) bool {
-	for _, l := range r.lanes[:len(r.link.t.plan.lanes)] {
-		if !l.works || l.room() < 1 {
-			continue
-		}
-		o.carried = carried{probed: done, lane: l, whole: true, out: 1}
-		wr := l.appendLocked(posted{op: o.index})
-		wr.Like(&verbs.WR{ID: wr.ID, Op: verbs.OpWrite, Flags: verbs.Signaled})
-		l.postLocked()
-		return true
-	}
-	return false
 }
 
 // announce brings the rail up in a new generation. It takes nothing before the core has heard.
