@@ -96,7 +96,7 @@ func (e *Engine) quieten(c *Call) bool {
 		return false
 	}
 	for _, p := range e.pollers {
-		p.Poll(0)
+		p.Poll(0, c.classes)
 	}
 	return true
 }
@@ -172,6 +172,9 @@ func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 		e.active++
 	}
 	b.classes |= c.classes
+	if at := &e.classes[b.id.Slot()]; at.Load() != uint32(b.classes) { // a locked exchange otherwise, for each call
+		at.Store(uint32(b.classes))
+	}
 	b.uses = append(b.uses, c.uses...)
 	if len(c.lists) > 0 {
 		b.lists = append(b.lists, c.lists...)

@@ -95,8 +95,9 @@ type Engine struct {
 	again        atomic.Bool // the core wants another step at once
 	page         *page
 	progressWake chan struct{}
-	predicted    []atomic.Int64 // clock.Time at which a batch should end, by slot; see spinLimit
-	usualWait    atomic.Int64   // ns; see spinLimit
+	predicted    []atomic.Int64  // clock.Time at which a batch should end, by slot; see spinLimit
+	classes      []atomic.Uint32 // transport.Classes of a batch, by slot, for its waiters
+	usualWait    atomic.Int64    // ns; see spinLimit
 	waits        atomic.Uint32
 	company      spin.Company
 	vain         atomic.Uint32 // looks of Progress that found nothing
@@ -183,7 +184,8 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 		machine: meta.MachineID(), network: meta.NetworkID(),
 		cores: runtime.NumCPU(), busyPoll: c.BusyPoll, stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes,
 		armed: clock.Never, syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
-		batches: make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches), store: meta.PeerToPeer{},
+		batches: make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches),
+		classes: make([]atomic.Uint32, c.MaxBatches), store: meta.PeerToPeer{},
 		idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {
 		e.policies = plan.NewPolicies(c.Policies)

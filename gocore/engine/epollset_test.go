@@ -54,8 +54,8 @@ func (w *tower) build(t *testing.T) {
 	require.NoError(t, unix.EpollCtl(w.own, unix.EPOLL_CTL_ADD, s.fd, &event))
 }
 
-func (*tower) Poll(int) int { return 0 }
-func (*tower) Arm()         {}
+func (*tower) Poll(int, transport.Classes) int { return 0 }
+func (*tower) Arm()                            {}
 
 func (w *tower) Watch(list []transport.Watch, _ transport.Classes) []transport.Watch {
 	w.mu.Lock()

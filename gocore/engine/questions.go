@@ -39,7 +39,7 @@ func (e *Engine) ask(list []question) {
 			if !looked { // a sign of life may lie unread in a socket: its reader may not have run
 				looked = true
 				for _, p := range e.pollers {
-					p.Poll(pollWork)
+					p.Poll(pollWork, transport.AllClasses)
 				}
 				arm(e.pollers)
 			}

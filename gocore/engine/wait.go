@@ -21,9 +21,10 @@ import (
 // they are in the order of their classes, and its own are among them. It returns as soon as its batch has ended or its
 // time is over. While other threads still copy for its batch it stays for spinLast after its last piece.
 //
-// A waiter that parks sleeps on the descriptors of all transports on which answers of its batch's classes are expected,
-// and reads the ready ones. A transport without descriptors completes by its own goroutines, and the end of the batch
-// wakes the waiter by its signal.
+// A waiter looks for answers of its batch's classes alone: one of HIGH that took LOW's would also send LOW's next
+// slices. When it parks, it sleeps on the descriptors of all transports on which such answers are expected, and reads
+// the ready ones. A transport without descriptors completes by its own goroutines, and the end of the batch wakes the
+// waiter by its signal.
 const (
 	spinMost = 100 * time.Microsecond
 	spinLast = 50 * time.Microsecond
@@ -61,7 +62,7 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 
 // Progress looks once for completions and runs the core, for callers that poll. It returns how much it found.
 func (e *Engine) Progress() int {
-	found, copied := e.look()
+	found, copied := e.look(transport.AllClasses)
 	e.runSteps()
 	e.armAll()
 	if found+copied == 0 && e.vain.Add(1)%spin.OfferEvery == 0 && !e.company.Sleeps() {
@@ -70,13 +71,14 @@ func (e *Engine) Progress() int {
 	return found + copied
 }
 
-// look polls for completions and carries out a queued copy. The caller owes Arm to all pollers afterwards.
-func (e *Engine) look() (found, copied int) {
+// look polls for completions of some classes and carries out a queued copy. The caller owes Arm to all pollers
+// afterwards.
+func (e *Engine) look(classes transport.Classes) (found, copied int) {
 	for _, p := range e.pollers {
-		found += p.Poll(pollWork)
+		found += p.Poll(pollWork, classes)
 	}
 	for _, p := range e.copiers {
-		copied += p.Poll(pollCopy)
+		copied += p.Poll(pollCopy, classes)
 	}
 	return found + e.gates.poll(&e.inbox), copied
 }
@@ -115,9 +117,10 @@ func (e *Engine) spinLimit(short bool) time.Duration {
 // returns the latest time that it has read: where it looks only once, that of the start.
 func (e *Engine) spin(id dispatch.BatchID, now, until, end clock.Time) (dispatch.State, clock.Time) {
 	state, once := e.page.state(id), until <= now
+	classes := transport.Classes(e.classes[id.Slot()].Load())
 	looks := spin.Looks{Company: &e.company}
 	for !state.Terminal() && len(e.pollers)+len(e.copiers) > 0 {
-		found, copied := e.look()
+		found, copied := e.look(classes)
 		if found+copied == 0 && once {
 			break
 		}

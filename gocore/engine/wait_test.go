@@ -49,6 +49,17 @@ func (w watcher) Woken(list []transport.Watch) {
 	w.Parker.Woken(list)
 }
 
+// looker counts its looks by their numbers of classes.
+type looker struct {
+	transport.Poller
+	looks *[9]atomic.Int64
+}
+
+func (l looker) Poll(budget int, classes transport.Classes) int {
+	l.looks[bits.OnesCount8(uint8(classes))].Add(1)
+	return l.Poller.Poll(budget, classes)
+}
+
 // blind has a completion queue, and no descriptor to sleep on.
 type blind struct{ transport.Factory }
 
@@ -98,7 +109,8 @@ func mapped(t *testing.T, size int) []byte {
 
 // openSleeper opens an engine over tcp, two transports with completion queues, and a third one that is blind. Its
 // waiters never spin.
-func openSleeper(t *testing.T, networks map[string]*sim.Network, watched, woken *[3]atomic.Int64) *Engine {
+func openSleeper(t *testing.T, networks map[string]*sim.Network, watched, woken *[3]atomic.Int64,
+	looks *[9]atomic.Int64) *Engine {
 	names := []string{tcp.Name, "left", "right", "blind"}
 	plugs := []Plug{{Factory: tcp.Factory{}, Settings: tcp.Settings{}}}
 	for _, name := range names[1:] {
@@ -127,6 +139,9 @@ func openSleeper(t *testing.T, networks map[string]*sim.Network, watched, woken 
 	for i := range e.parkers {
 		e.parkers[i] = watcher{e.parkers[i], &watched[i], &woken[i]}
 	}
+	for i := range e.pollers {
+		e.pollers[i] = looker{e.pollers[i], looks}
+	}
 	return e
 }
 
@@ -143,8 +158,9 @@ func TestSleepersOfSeveralTransportsAreAlwaysWoken(t *testing.T) {
 		n.Shape(sim.Anywhere, sim.Shape{Jitter: time.Millisecond})
 		drive(t, n, seed+uint64(len(name)))
 	}
-	var watched, woken, ignored [3]atomic.Int64
-	here, there := openSleeper(t, networks, &watched, &woken), openSleeper(t, networks, &ignored, &ignored)
+	var watched, woken, other [3]atomic.Int64
+	var looks, rest [9]atomic.Int64
+	here, there := openSleeper(t, networks, &watched, &woken, &looks), openSleeper(t, networks, &other, &other, &rest)
 	own, theirs := mapped(t, sleepers*slot), mapped(t, sleepers*slot)
 	base := uintptr(unsafe.Pointer(&own[0]))
 	_, err := here.Register(Memory{Addr: base, Size: uint64(len(own)), Location: mem.Wildcard})
@@ -200,6 +216,7 @@ func TestSleepersOfSeveralTransportsAreAlwaysWoken(t *testing.T) {
 		require.Positive(t, watched[i].Load(), "nobody slept on %s", here.ports[i].name)
 		require.Positive(t, woken[i].Load(), "%s woke nobody", here.ports[i].name)
 	}
+	require.True(t, looks[1].Load() > 0 && looks[0].Load() == 0, "looks by their numbers of classes: %v", &looks)
 }
 
 // lookout is a transport that is watched by a waiter which has seen its batch pending. It waits for the end, and notes
@@ -211,9 +228,9 @@ type lookout struct {
 	lost  int
 }
 
-func (*lookout) Poll(int) int            { return 0 }
-func (*lookout) Arm()                    {}
-func (*lookout) Woken([]transport.Watch) {}
+func (*lookout) Poll(int, transport.Classes) int { return 0 }
+func (*lookout) Arm()                            {}
+func (*lookout) Woken([]transport.Watch)         {}
 
 func (l *lookout) Watch(list []transport.Watch, _ transport.Classes) []transport.Watch {
 	for l.ended.Load() < l.round {
@@ -287,8 +304,8 @@ type finder struct {
 	end    func()
 }
 
-func (*finder) Poll(int) int { return 0 }
-func (*finder) Arm()         {}
+func (*finder) Poll(int, transport.Classes) int { return 0 }
+func (*finder) Arm()                            {}
 
 func (f *finder) Watch(list []transport.Watch, classes transport.Classes) []transport.Watch {
 	return append(list, transport.Watch{Fd: int32(f.answer.fd), Events: unix.POLLIN})

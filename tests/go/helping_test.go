@@ -23,7 +23,7 @@ type busy struct {
 	copied  func(n int32)
 }
 
-func (b *busy) Poll(budget int) int {
+func (b *busy) Poll(budget int, classes transport.Classes) int {
 	b.polling.Add(1)
 	b.most.Store(max(b.most.Load(), int32(budget)))
 	n := b.copies.Add(1)

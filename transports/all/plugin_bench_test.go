@@ -110,7 +110,7 @@ func newLane(b *testing.B, f transport.Factory, settings any, n int) *lane {
 func benchmarkSlices(b *testing.B, f transport.Factory, settings any, n int) {
 	l := newLane(b, f, settings, n)
 	poller, _ := transport.Find[transport.Poller](l.from)
-	poller.Poll(1)
+	poller.Poll(1, transport.AllClasses)
 	b.ReportAllocs()
 	for b.Loop() {
 		want := l.near.ends.Load() + int64(n)
@@ -121,7 +121,7 @@ func benchmarkSlices(b *testing.B, f transport.Factory, settings any, n int) {
 			b.Fatal("an idle rail does not take all slices")
 		}
 		for l.near.ends.Load() < want {
-			poller.Poll(64)
+			poller.Poll(64, transport.AllClasses)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/slice")

@@ -95,14 +95,14 @@ func BenchmarkSlice(b *testing.B) {
 			Length: size, Id: uint64(i + 1)}
 	}
 	poller := tr.(transport.Poller)
-	poller.Poll(1) // the worker sleeps from here on
+	poller.Poll(1, transport.AllClasses) // the worker sleeps from here on
 	defer poller.Arm()
 	var plain, foreign, moving time.Duration
 	for b.Loop() {
 		plain += gpu.Loop(at[1], at[0], size, batch, false)
 		foreign += gpu.Loop(at[1], at[0], size, batch, true)
 		begin := time.Now()
-		for sent, end := 0, a.ends+batch; a.ends < end; poller.Poll(batch) {
+		for sent, end := 0, a.ends+batch; a.ends < end; poller.Poll(batch, transport.AllClasses) {
 			sent += tr.Submit(list[sent:])
 		}
 		moving += time.Since(begin)

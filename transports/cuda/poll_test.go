@@ -34,18 +34,18 @@ func TestAPollWaitsForNoCopy(t *testing.T) {
 		poller := near.Transport.(transport.Poller)
 
 		gpu.Hold(true)
-		require.Zero(t, poller.Poll(1)) // the worker leaves slices to us from here on
+		require.Zero(t, poller.Poll(1, transport.AllClasses)) // the worker leaves slices to us from here on
 		var list []*transport.Slice
 		for i := range uint64(n) {
 			list = append(list, link.Slice(transport.Write, rail, local, i*each, remote, i*each, each))
 		}
 		require.Equal(t, n, link.Submit(list...))
 		for range 1000 {
-			require.Zero(t, poller.Poll(n), "the device stands still")
+			require.Zero(t, poller.Poll(n, transport.AllClasses), "the device stands still")
 		}
 		gpu.Hold(false)
 		for found := 0; found < n; runtime.Gosched() {
-			found += poller.Poll(n)
+			found += poller.Poll(n, transport.AllClasses)
 		}
 		poller.Arm()
 		for _, end := range link.Wait(t, list...) {
@@ -75,7 +75,7 @@ func TestACopyThatFailsInABurstFailsAlone(t *testing.T) {
 				require.NoError(t, gpu.Poke(local.Addr, want))
 				peer.Store(remote.Addr, before)
 				poller := near.Transport.(transport.Poller)
-				require.Zero(t, poller.Poll(1)) // the worker leaves slices to us from here on
+				require.Zero(t, poller.Poll(1, transport.AllClasses)) // the worker leaves slices to us from here on
 				var list []*transport.Slice
 				for i := range uint64(n) {
 					list = append(list, link.Slice(transport.Write, rail, local, i*each, imported, i*each, each))
@@ -83,7 +83,7 @@ func TestACopyThatFailsInABurstFailsAlone(t *testing.T) {
 				require.Equal(t, n, link.Submit(list...))
 				gpu.Inject("cuMemcpyAsync", broken+1, 1, false)
 				for found := 0; found < n; runtime.Gosched() {
-					found += poller.Poll(n)
+					found += poller.Poll(n, transport.AllClasses)
 				}
 				poller.Arm()
 				for i, end := range link.Wait(t, list...) {

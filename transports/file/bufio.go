@@ -172,7 +172,7 @@ func (t *Buffered) Info() transport.Info {
 }
 
 // Poll implements transport.Poller: the caller carries out the next slice. The workers go on meanwhile.
-func (t *Buffered) Poll(budget int) int { return t.poll(budget) }
+func (t *Buffered) Poll(budget int, _ transport.Classes) int { return t.poll(budget) }
 
 // Arm implements transport.Poller: the workers never slept.
 func (t *Buffered) Arm() {}

@@ -213,7 +213,7 @@ func TestWaitersCopyCachedBytes(t *testing.T) {
 		}
 		c.r.send(list...)
 		for n := 1; n > 0; helped += n {
-			n = tr.Poll(1)
+			n = tr.Poll(1, transport.AllClasses)
 		}
 		for _, end := range c.r.wait(list...) {
 			require.Nil(t, end.Err)

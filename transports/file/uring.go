@@ -79,7 +79,7 @@ func (t *Uring) Info() transport.Info {
 
 // Poll implements transport.Poller: the caller carries out a READ of bytes that the page cache may have. The owner goes
 // on meanwhile.
-func (t *Uring) Poll(budget int) int { return t.poll(budget) }
+func (t *Uring) Poll(budget int, _ transport.Classes) int { return t.poll(budget) }
 
 // Arm implements transport.Poller: the owner never slept.
 func (t *Uring) Arm() {}

@@ -19,7 +19,7 @@ func upTo(first, last uint64) (list []uint64) {
 }
 
 // look polls as a waiter that takes all ends, and returns how many there were.
-func (d *device) look() int { return d.Poll(100) }
+func (d *device) look() int { return d.Poll(100, transport.AllClasses) }
 
 // Short slices are posted in bursts, BurstMost of a class and direction at most. The next burst goes when half of them
 // have completed, and not with each one.
@@ -121,10 +121,10 @@ func TestBurstsAllocateNothing(t *testing.T) {
 	b := &bursting{bench: d}
 	require.NoError(t, b.StartPosting(64, b, b.isUp, b.post, b.ask))
 	t.Cleanup(b.Stop)
-	b.Poll(1)
+	b.Poll(1, transport.AllClasses)
 	list := slicesOf(upTo(1, 32)...)
 	round := func() {
-		for sent, ends := 0, 0; ends < len(list); ends += b.Poll(16) {
+		for sent, ends := 0, 0; ends < len(list); ends += b.Poll(16, transport.AllClasses) {
 			sent += b.Accept(list[sent:], b.here)
 		}
 	}

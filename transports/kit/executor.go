@@ -138,7 +138,7 @@ func (x *Executor[L]) Evict(cause *errs.Error, meant func(*transport.Slice, *L) 
 }
 
 // Poll implements transport.Poller.
-func (x *Executor[L]) Poll(budget int) (done int) {
+func (x *Executor[L]) Poll(budget int, _ transport.Classes) (done int) {
 	x.setPolling(true)
 	for done < budget && x.carryNext() {
 		done++

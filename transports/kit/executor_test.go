@@ -113,9 +113,9 @@ func TestTheMostUrgentSliceIsNext(t *testing.T) {
 
 func TestAWaiterCarriesOutWhatTheWorkerLeavesUntilArm(t *testing.T) {
 	b := newBench(t, 16)
-	require.Zero(t, b.Poll(1))
+	require.Zero(t, b.Poll(1, transport.AllClasses))
 	require.Equal(t, 3, b.Accept(slicesOf(1, 2, 3), b.here))
-	require.Equal(t, 2, b.Poll(2))
+	require.Equal(t, 2, b.Poll(2, transport.AllClasses))
 	require.Len(t, b.ends, 2, "the worker sleeps")
 	b.Arm()
 	b.await(func() bool { return len(b.ends) == 3 })

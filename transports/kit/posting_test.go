@@ -166,15 +166,15 @@ func TestTwoSlicesOfALaneArePosted(t *testing.T) {
 // urgent first.
 func TestAStalledSliceHoldsUpNoOther(t *testing.T) {
 	d := newDevice(t)
-	require.Zero(t, d.Poll(1))
+	require.Zero(t, d.Poll(1, transport.AllClasses))
 	d.accept(transport.Write, 1, 100, 101, 200)
-	require.Zero(t, d.Poll(8), "nothing has ended")
+	require.Zero(t, d.Poll(8, transport.AllClasses), "nothing has ended")
 	d.end(200, 101, 100)
-	require.Equal(t, 1, d.Poll(1))
-	require.Equal(t, 1, d.Poll(1))
+	require.Equal(t, 1, d.Poll(1, transport.AllClasses))
+	require.Equal(t, 1, d.Poll(1, transport.AllClasses))
 	asks := d.asks
 	require.Equal(t, []uint64{100, 101}, d.carried)
-	require.Equal(t, 1, d.Poll(8))
+	require.Equal(t, 1, d.Poll(8, transport.AllClasses))
 	require.Equal(t, []uint64{100, 101, 200}, d.carried)
 	require.Equal(t, asks+1, d.asks, "three ends were seen by one question, and 1 is asked about once more")
 	d.Arm()
@@ -185,14 +185,14 @@ func TestAStalledSliceHoldsUpNoOther(t *testing.T) {
 // One goroutine asks. Others that poll meanwhile return at once, and neither wait nor ask.
 func TestOneGoroutineAsks(t *testing.T) {
 	d := newDevice(t)
-	require.Zero(t, d.Poll(1))
+	require.Zero(t, d.Poll(1, transport.AllClasses))
 	gate := make(chan struct{})
 	d.gate = gate
 	d.accept(transport.Write, 1)
 	first := make(chan int)
-	go func() { first <- d.Poll(1) }()
+	go func() { first <- d.Poll(1, transport.AllClasses) }()
 	d.await(func() bool { return d.asking })
-	require.Zero(t, d.Poll(1))
+	require.Zero(t, d.Poll(1, transport.AllClasses))
 	d.end(1)
 	close(gate)
 	require.Equal(t, 1, <-first)
@@ -203,10 +203,10 @@ func TestOneGoroutineAsks(t *testing.T) {
 // them.
 func TestPostedSlicesEndByThemselves(t *testing.T) {
 	d := newDevice(t)
-	require.Zero(t, d.Poll(1))
+	require.Zero(t, d.Poll(1, transport.AllClasses))
 	d.accept(transport.Write, 1, 2, 3)
 	d.end(1)
-	require.Equal(t, 1, d.Poll(1))
+	require.Equal(t, 1, d.Poll(1, transport.AllClasses))
 	d.begin(1, 2)
 	cause := errs.New(errs.Withdrawn, "x", "asked back")
 	d.Drop(cause, func(*transport.Slice, *bench) bool { return true })
@@ -237,7 +237,7 @@ func TestAnIdleWorkerAsksNothing(t *testing.T) {
 	d.accept(transport.Write, 1)
 	d.end(1)
 	d.completed(1)
-	d.Poll(1)
+	d.Poll(1, transport.AllClasses)
 	asks := d.asks
 	d.Arm()
 	require.Zero(t, d.posting.count)
@@ -258,9 +258,9 @@ func TestPausesDoubleUntilSomethingMoves(t *testing.T) {
 	d.accept(transport.Write, 1)
 	d.asked(12)
 	require.Equal(t, pauseMost, pause())
-	require.Zero(t, d.Poll(1)) // the worker sleeps from here on
+	require.Zero(t, d.Poll(1, transport.AllClasses)) // the worker sleeps from here on
 	d.accept(transport.Write, 2)
-	require.Zero(t, d.Poll(1))
+	require.Zero(t, d.Poll(1, transport.AllClasses))
 	require.Equal(t, pauseLeast, pause())
 	d.end(1, 2)
 	d.Arm()

@@ -23,7 +23,7 @@ func TestTwoBatchesAreTwoCallsOfCOrThree(t *testing.T) {
 			remote := c.Import(t, b.Register(t, n*64, mem.GlobalReadWrite))
 			local.Fill(7, 0, local.Size)
 			poller := must[transport.Poller](t, a.Transport)
-			poller.Poll(1) // from now on the plug-in wakes nobody
+			poller.Poll(1, transport.AllClasses) // from now on the plug-in wakes nobody
 			before := runtime.NumCgoCall()
 			for range rounds {
 				var list []*transport.Slice
@@ -32,7 +32,7 @@ func TestTwoBatchesAreTwoCallsOfCOrThree(t *testing.T) {
 				}
 				require.Equal(t, n, c.Submit(list...))
 				for done := 0; done < n; runtime.Gosched() {
-					done += poller.Poll(n)
+					done += poller.Poll(n, transport.AllClasses)
 				}
 				for _, end := range c.Wait(t, list...) {
 					require.Nil(t, end.Err)

@@ -193,7 +193,7 @@ func (f *flights) find(list []*transport.Slice, batch *[C.TP_BATCH]C.uint64_t) (
 
 // Poll implements transport.Poller. While another waiter hands completions over, it finds none. It calls the plug-in
 // only where that works in poll, and no end waits already.
-func (p *port) Poll(budget int) (done int) {
+func (p *port) Poll(budget int, _ transport.Classes) (done int) {
 	if !p.draining.TryLock() {
 		return 0
 	}

@@ -90,10 +90,10 @@ func (b *bench) carry(tb testing.TB, list []*transport.Slice) {
 	until := b.ended.Load() + int64(len(list))
 	for len(list) > 0 {
 		list = list[b.tr.Submit(list[:min(len(list), 64)]):]
-		b.tr.Poll(64)
+		b.tr.Poll(64, transport.AllClasses)
 	}
 	for b.ended.Load() < until {
-		b.tr.Poll(64)
+		b.tr.Poll(64, transport.AllClasses)
 	}
 	if b.failed.Load() > 0 {
 		tb.Fatal("a slice has failed")

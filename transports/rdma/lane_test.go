@@ -65,8 +65,8 @@ func TestALaneThatIsConnectedAnewHasAnotherQueuePair(t *testing.T) {
 	}
 }
 
-// TestLanesThatHoldSlicesAreMendedFirst breaks a rail of which one lane holds a slice, and looks while its goroutine may
-// not touch queue pairs yet. Later all lanes are others than before.
+// TestLanesThatHoldSlicesAreMendedFirst breaks a rail of which one lane holds a slice, and looks while the goroutine of
+// the rail may not touch queue pairs yet. Later all lanes are others than before.
 func TestLanesThatHoldSlicesAreMendedFirst(t *testing.T) {
 	r := newRigOver(t, 1, nil)
 	rail := r.a.Transport.(*Transport).links.Lookup(r.c.Link).rail(0)

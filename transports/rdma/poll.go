@@ -212,8 +212,8 @@ func (d *device) listen(b *bell) {
 	})
 }
 
-// Poll implements transport.Poller.
-func (t *Transport) Poll(budget int) (done int) {
+// Poll implements transport.Poller. Completion queues have the answers of all classes.
+func (t *Transport) Poll(budget int, _ transport.Classes) (done int) {
 	t.polling.Store(true)
 	for _, d := range t.nics() {
 		if done < budget {

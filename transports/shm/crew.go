@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/host/vm"
 )
@@ -107,7 +108,7 @@ func (t *Transport) rouse() {
 
 // Poll copies up to budget pieces of queued slices, the most urgent first, and returns how many it did. Workers that
 // are asleep stay so until Arm, unless much is queued.
-func (t *Transport) Poll(budget int) int {
+func (t *Transport) Poll(budget int, _ transport.Classes) int {
 	if !t.polling.Load() {
 		t.polling.Store(true)
 	}

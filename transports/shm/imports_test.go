@@ -27,7 +27,7 @@ func TestMappingTakenDownIsNotTouched(t *testing.T) {
 	remote.Fill(2, 0, bytes)
 
 	tr := near.Transport.(*Transport)
-	tr.Poll(0) // nobody copies before Arm
+	tr.Poll(0, transport.AllClasses) // nobody copies before Arm
 	s := link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, bytes)
 	require.Equal(t, 1, link.Submit(s))
 	l := tr.links.Lookup(link.Link)

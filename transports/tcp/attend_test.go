@@ -83,7 +83,7 @@ func TestWaitersLookAtNoIdleLane(t *testing.T) {
 		s := &transport.Slice{Op: transport.Write, Rail: transport.Rail{Link: links[to], Generation: 1},
 			LocalKey: local, RemoteKey: keys[to], Local: addressOf(memory), Length: 4096, Class: class}
 		require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
-		for late := time.Now().Add(5 * time.Second); near.end(s).Slice == nil; tr.Poll(8) {
+		for late := time.Now().Add(5 * time.Second); near.end(s).Slice == nil; tr.Poll(8, transport.AllClasses) {
 			require.True(t, time.Now().Before(late))
 		}
 		tr.Arm()
@@ -148,7 +148,7 @@ func TestALaneAtRestServesWhoeverWrites(t *testing.T) {
 			RemoteKey: key, Local: addressOf(from), Length: uint64(len(from))}
 		require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
 		if turn%2 == 0 {
-			for late := time.Now().Add(5 * time.Second); near.end(s).Slice == nil; tr.Poll(8) {
+			for late := time.Now().Add(5 * time.Second); near.end(s).Slice == nil; tr.Poll(8, transport.AllClasses) {
 				require.True(t, time.Now().Before(late))
 			}
 			rest()
@@ -200,7 +200,7 @@ func TestALaneThatIsLeftToAWaiterWhoLeavesIsArmed(t *testing.T) {
 		lane.armMu.Lock()
 		lane.setInterest(0)
 		lane.armMu.Unlock()
-		tr.polling.Store(true)
+		tr.polling[lane.group].Store(true)
 		list.mu.Lock() // the worker stops on its way to the list
 		armed := make(chan struct{})
 		go func() {
@@ -233,10 +233,10 @@ func TestSlicesCompleteAfterEveryWaiterHasLeft(t *testing.T) {
 				s.Remote += 1 << 19
 				s.Class = uint8(random.IntN(2))
 				for tr.Submit([]*transport.Slice{s}) == 0 {
-					tr.Poll(4)
+					tr.Poll(4, transport.AllClasses)
 				}
 				for range random.IntN(4) {
-					tr.Poll(4)
+					tr.Poll(4, transport.AllClasses)
 				}
 				tr.Arm()
 				for range random.IntN(2 * calmTurns) {
@@ -259,7 +259,7 @@ func TestAFullSocketIsWatchedWhenThePollerLeaves(t *testing.T) {
 	require.True(t, lane.watched())
 	lane.writeMu.Lock() // no worker writes meanwhile
 	defer lane.writeMu.Unlock()
-	tr.polling.Store(true)
+	tr.polling[lane.group].Store(true)
 	lane.unfinished()
 	lane.arm()
 	require.True(t, lane.attended.Load())

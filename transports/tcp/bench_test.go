@@ -80,13 +80,13 @@ func (r *runner) round(b testing.TB) {
 	goal := r.sink.ended.Load() + int64(len(r.slices))
 	rest := r.slices
 	polled := false
-	r.tr.Poll(0)
+	r.tr.Poll(0, transport.AllClasses)
 	begin := clock.Now()
 	for i := 0; r.sink.ended.Load() < goal; i++ {
 		if len(rest) > 0 {
 			rest = rest[r.tr.Submit(rest):]
 		}
-		if r.tr.Poll(64) > 0 {
+		if r.tr.Poll(64, transport.AllClasses) > 0 {
 			begin = clock.Now()
 		}
 		polled = true

@@ -48,7 +48,7 @@ func TestAnIdleLaneHasNoBuffers(t *testing.T) {
 			}
 			for rest := list; len(rest) > 0; {
 				rest = rest[c.tr.Submit(rest):]
-				c.tr.(*Transport).Poll(64)
+				c.tr.(*Transport).Poll(64, transport.AllClasses)
 			}
 			c.tr.(*Transport).Arm()
 			c.awaitEnds(t, 10*time.Second, list...)

@@ -109,7 +109,7 @@ func TestHighIsServedBesideALaneThatIsSpunOn(t *testing.T) {
 			s := c.slice(transport.Write, 0, 0, 4096)
 			s.Remote, s.Class = 4096, class
 			require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
-			for late := time.Now().Add(10 * time.Second); c.end(s).Slice == nil; tr.Poll(8) {
+			for late := time.Now().Add(10 * time.Second); c.end(s).Slice == nil; tr.Poll(8, transport.AllClasses) {
 				require.True(t, time.Now().Before(late))
 			}
 			tr.Arm()

@@ -63,15 +63,18 @@ func (l *initiatorLane) checkHeader(h header) error { return h.check(false, 0) }
 // wrote wakes a lane that rests: an answer may be due on it now. Arming it behind the write costs the transfer nothing,
 // because the peer is at work.
 func (l *initiatorLane) wrote() {
-	if l.rests.Load() && !l.t.polling.Load() {
+	if l.rests.Load() && !l.polled() {
 		l.arm()
 	}
 }
 
+// polled reports that a waiter looks at the lanes of the lane's group itself.
+func (l *initiatorLane) polled() bool { return l.t.polling[l.group].Load() }
+
 // reduceInterest leaves the lane to a waiter that polls it, and its read side to one that sleeps on it.
 func (l *initiatorLane) reduceInterest(events uint32) uint32 {
-	if l.t.polling.Load() && !l.bulk.Load() && !l.rests.Load() {
-		if l.attend(); l.t.polling.Load() {
+	if l.polled() && !l.bulk.Load() && !l.rests.Load() {
+		if l.attend(); l.polled() {
 			return 0
 		}
 	}
@@ -94,7 +97,7 @@ func (l *initiatorLane) disarm() {
 	if l.interest == 0 || l.fd < 0 {
 		return
 	}
-	if l.attend(); l.t.polling.Load() {
+	if l.attend(); l.polled() {
 		l.deaf.Store(true)
 		l.setInterest(0)
 	}

@@ -45,7 +45,7 @@ func TestTheModelOfALaneIsTheCode(t *testing.T) {
 		"sleepOn": func(uint8) { lane.sleepOn() },
 		"letGo":   func(uint8) { lane.readMu.Lock(); lane.letGo() },
 		"serve":   func(events uint8) { tr.serve(worker, &lane.conn, kernelEvents(events), false) },
-		"Poll":    func(uint8) { tr.Poll(1) },
+		"Poll":    func(uint8) { tr.Poll(1, transport.AllClasses) },
 		"Arm":     func(uint8) { tr.Arm() },
 		"sweep":   func(uint8) { tr.sweep() },
 		"Watch":   func(uint8) { tr.Watch(nil, transport.AllClasses) },
@@ -114,7 +114,7 @@ func (l *initiatorLane) become(w *world, calm bool) {
 	l.deaf.Store(w.deaf)
 	l.rests.Store(w.rests)
 	l.t.sweeping.Store(w.sweeping)
-	l.t.polling.Store(w.polling)
+	l.t.polling[l.group].Store(w.polling)
 	if w.attended {
 		l.attend()
 	} else {
@@ -131,7 +131,7 @@ func (l *initiatorLane) world() world {
 	defer l.armMu.Unlock()
 	w := world{sleepers: uint8(l.sleepers), held: l.held, missed: l.missed.Load(), wantOut: l.wantOut.Load(),
 		busy: l.busy.Load(), bulk: l.bulk.Load(), deaf: l.deaf.Load(), attended: l.attended.Load(),
-		rests: l.rests.Load(), sweeping: l.t.sweeping.Load(), polling: l.t.polling.Load()}
+		rests: l.rests.Load(), sweeping: l.t.sweeping.Load(), polling: l.polled()}
 	if l.interest&unix.EPOLLIN != 0 {
 		w.interest |= in
 	}

@@ -32,7 +32,7 @@ func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
 		return lane.isDown()
 	})
 	require.Empty(t, tr.Watch(nil, transport.AllClasses), "nothing comes on it any more")
-	tr.Poll(1)
+	tr.Poll(1, transport.AllClasses)
 	tr.Arm()
 	c.await(t, "the end of every worker's look", 5*time.Second, func() bool { return !lane.watched() })
 	close(free)
@@ -61,5 +61,31 @@ func TestAWaiterSleepsOnLanesOfItsClassesAlone(t *testing.T) {
 		tr.Woken(list)
 		tr.Arm()
 		require.ElementsMatch(t, want, fds, "classes %b", classes)
+	}
+}
+
+// TestAWaiterLooksAtLanesOfItsClassesAlone: workers keep the lanes of other classes meanwhile. A waiter of HIGH would
+// read LOW's answers, and send LOW's next slices.
+func TestAWaiterLooksAtLanesOfItsClassesAlone(t *testing.T) {
+	c := newCouple(t, Settings{Addresses: []string{"127.0.0.1"}}, 1<<20)
+	tr := c.tr.(*Transport)
+	groups := &tr.setOf(c.rails[0].Rail).groups
+	lanes := [2]*initiatorLane{groups[0].lanes()[0], groups[1].lanes()[0]}
+	for classes, own := range map[transport.Classes][2]bool{
+		0: {}, 1: {true, false}, 2: {false, true}, 6: {false, true}, 5: {true, true},
+		transport.AllClasses: {true, true},
+	} {
+		for _, l := range lanes {
+			l.arm()
+			l.expect()
+		}
+		tr.Poll(8, classes)
+		for i, l := range lanes {
+			require.Equal(t, own[i], !l.busy.Load(), "classes %b, group %d: a look finds nothing due", classes, i)
+			l.eventTaken() // as a worker does that serves it
+			l.arm()
+			require.Equal(t, own[i], !l.watched(), "classes %b, group %d", classes, i)
+		}
+		tr.Arm()
 	}
 }

@@ -69,8 +69,12 @@ func groupOf(class uint8) int {
 
 // carries reports whether the lane carries one of the classes.
 func (l *initiatorLane) carries(classes transport.Classes) bool {
+	return groupCarries(l.group, classes)
+}
+
+func groupCarries(group uint8, classes transport.Classes) bool {
 	urgent := classes & 1
-	if l.group == 0 {
+	if group == 0 {
 		return urgent != 0
 	}
 	return classes != urgent

@@ -43,8 +43,8 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 		k, more = l.accept(list[n:], &w)
 		n += k
 	}
-	polled := t.polling.Load() // then the answer must not wake a worker
 	for i := range set.groups {
+		polled := t.polling[i].Load() // then the answer must not wake a worker
 		for _, l := range set.groups[i].lanes() {
 			if l.dirty.Load() && !l.wantOut.Load() {
 				if polled && !l.bulk.Load() {
@@ -230,16 +230,18 @@ func (t *Transport) Fence(r transport.Rail) {
 	})
 }
 
-// Poll reads and writes the initiator's lanes that have something outstanding, without blocking, and keeps the workers
-// asleep about them until Arm. It returns how many lanes had something.
-func (t *Transport) Poll(budget int) int {
-	if !t.polling.Load() {
-		t.polling.Store(true)
+// Poll reads and writes the initiator's lanes of some classes that have something outstanding, without blocking, and
+// keeps the workers asleep about them until Arm. It returns how many lanes had something.
+func (t *Transport) Poll(budget int, classes transport.Classes) int {
+	for group := range t.polling {
+		if groupCarries(uint8(group), classes) && !t.polling[group].Load() {
+			t.polling[group].Store(true)
+		}
 	}
 	var w *worker
 	found := 0
 	for l := range t.attendedLanes {
-		if l.isDown() || (!l.busy.Load() && !l.deaf.Load()) {
+		if !l.carries(classes) || l.isDown() || (!l.busy.Load() && !l.deaf.Load()) {
 			continue
 		}
 		if w == nil {
@@ -284,7 +286,9 @@ func (l *initiatorLane) poll(w *worker) bool {
 
 // Arm gives the lanes back to the workers.
 func (t *Transport) Arm() {
-	t.polling.Store(false)
+	for group := range t.polling {
+		t.polling[group].Store(false)
+	}
 	for l := range t.attendedLanes {
 		l.settle()
 	}

@@ -84,8 +84,8 @@ type Transport struct {
 	quit         context.Context
 	cancel       context.CancelFunc
 
-	polling  atomic.Bool // waiters look at the initiator's lanes themselves
-	sweeping atomic.Bool // a sweep is due
+	polling  [groupCount]atomic.Bool // waiters look at the initiator's lanes themselves
+	sweeping atomic.Bool             // a sweep is due
 	sweeper  *time.Timer
 	spinning atomic.Int32
 	spinners int32         // most at once

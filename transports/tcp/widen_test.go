@@ -30,7 +30,7 @@ func (c *couple) background(t *testing.T, class uint8, size int) {
 	}
 	for rest := list; len(rest) > 0; {
 		rest = rest[c.tr.Submit(rest):]
-		c.tr.(*Transport).Poll(64)
+		c.tr.(*Transport).Poll(64, transport.AllClasses)
 	}
 	c.tr.(*Transport).Arm()
 	c.awaitEnds(t, 10*time.Second, list...)

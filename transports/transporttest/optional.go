@@ -70,7 +70,7 @@ func (p *pair) pollUntil(t *testing.T, list []*transport.Slice) {
 	defer poller.Arm()
 	late := clock.Now().Add(p.w.h.Patience)
 	for {
-		poller.Poll(16)
+		poller.Poll(16, transport.AllClasses)
 		p.w.mu.Lock()
 		ended := p.c.endedLocked(list)
 		p.w.mu.Unlock()
@@ -93,7 +93,7 @@ func testPoller(t *testing.T, h Harness) {
 		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)]
 		if round%3 == 2 { // the waiter leaves early: the transport's own goroutines must go on
-			must[transport.Poller](p.a.Transport).Poll(1)
+			must[transport.Poller](p.a.Transport).Poll(1, transport.AllClasses)
 			must[transport.Poller](p.a.Transport).Arm()
 		} else {
 			p.pollUntil(t, list)
@@ -114,7 +114,7 @@ func testPollers(t *testing.T, h Harness) {
 	p.meanwhile(3, func() {
 		poller := must[transport.Poller](p.a.Transport)
 		for range 10 {
-			poller.Poll(4)
+			poller.Poll(4, transport.AllClasses)
 		}
 		poller.Arm()
 	}, func() { runJobs(t, jobs) })

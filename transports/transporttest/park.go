@@ -138,7 +138,7 @@ func testSleeper(t *testing.T, h Harness) {
 	local.Fill(tagMoved, 0, local.Size)
 	for round := range 30 {
 		remote.Fill(tagBefore, 0, remote.Size)
-		must[transport.Poller](p.a.Transport).Poll(0) // as a waiter that looks first
+		must[transport.Poller](p.a.Transport).Poll(0, transport.AllClasses) // as a waiter that looks first
 		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)]
 		switch round % 3 {

@@ -98,7 +98,7 @@ func (t *queued) drain() int {
 }
 
 // Poll implements transport.Poller.
-func (t *queued) Poll(int) int {
+func (t *queued) Poll(int, transport.Classes) int {
 	t.mu.Lock()
 	t.polling = true
 	t.mu.Unlock()

@@ -132,7 +132,7 @@ func testCompleteMaySubmit(t *testing.T, h Harness) {
 		p.a.onComplete = func(c transport.Completion) {
 			p.a.Transport.Withdraw([]*transport.Slice{c.Slice}) // it has completed: ignored
 			if polls {                                          // as before it calls a rail silent
-				poller.Poll(chain)
+				poller.Poll(chain, transport.AllClasses)
 				poller.Arm()
 			}
 			if next < chain {

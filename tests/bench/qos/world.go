@@ -27,6 +27,7 @@ type place struct {
 	rate uint64 // bytes/s, 0 for as fast as the machine is
 	bed  bool
 	high uint64 // 5 % of the rail's assumed rate where it is not limited, in bytes/s
+	fast bool   // processors are the limit, so plain sockets take turns there
 }
 
 // every is the interval at which small requests take at most a twentieth of the rail.
@@ -142,9 +143,13 @@ const calm = 0.03
 // together makes pairs work at the same time and returns their records; done collects the places that were moved whole.
 // A run in which the machine did not get its time is repeated, a few times, behind a rest: a host that limits the
 // average gives more then.
-func (w *world) together(long time.Duration, done [][]Place, works ...Work) (all []*Seen, err error) {
+func (w *world) together(long time.Duration, done [][]Place, works ...Work) ([]*Seen, error) {
+	return calmly(func() ([]*Seen, error) { return w.once(long, done, works...) })
+}
+
+func calmly(once func() ([]*Seen, error)) (all []*Seen, err error) {
 	for rest := time.Second; rest <= 4*time.Second; rest *= 2 {
-		if all, err = w.once(long, done, works...); err != nil || all[0].Stolen <= calm {
+		if all, err = once(); err != nil || all[0].Stolen <= calm {
 			break
 		}
 		<-time.After(rest)
