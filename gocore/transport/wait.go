@@ -7,8 +7,8 @@ type (
 	// Info.Copies says that it does work.
 	Poller interface {
 		// Poll does up to budget pieces of work without blocking (looks at sockets or queues, copies a queued piece)
-		// and returns how many it did. What other classes have to themselves is left alone, as in Watch. Between a Poll
-		// and the next Arm the transport's own goroutines may stay asleep about the rest.
+		// and returns how many it did. Sockets that other classes have to themselves are left alone, as in Watch.
+		// Between a Poll and the next Arm the transport's own goroutines may stay asleep about the rest.
 		Poll(budget int, classes Classes) int
 		// Arm hands the work back to the transport's own goroutines. Each waiter that called Poll calls Arm exactly
 		// once, before it parks or leaves.
