@@ -104,7 +104,7 @@ func TestAProcessThatIsStoppedInItsHandshakeGoesOn(t *testing.T) {
 		assert.NoError(t, process.Signal(unix.SIGCONT))
 		if assert.NoError(t, err) {
 			defer there.Close()
-			go func() { _, _ = io.Copy(there, c) }()
+			go func() { _, _ = io.Copy(there, c); _ = there.Close() }() // which ends the copy below
 			_, _ = io.Copy(c, there)
 		}
 	})
