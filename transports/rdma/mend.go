@@ -155,6 +155,9 @@ func (r *rail) wire(broken []*lane) error {
 	r.mu.Lock()
 	limbo, works := r.limboLocked(), false
 	for _, l := range r.lanes {
+		if r.proving { // all of them are connected from one address, and the next try may take another
+			l.failLocked(errs.From(Name, err))
+		}
 		works = works || l.works
 	}
 	stuck := r.state == up && r.link.ctx.Err() == nil &&

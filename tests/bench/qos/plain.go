@@ -24,7 +24,6 @@ type Plain struct{}
 const (
 	plainBytes = 512 << 10
 	plainLanes = 2
-
 	// A connection begins with one of these bytes.
 	floodIn  = 'w' // bytes without end, for the listener
 	floodOut = 'r' // the same from the listener
@@ -48,7 +47,7 @@ func (*Plain) Listen(w PlainWork, address *string) error {
 	*address = l.Addr().String()
 	go func() {
 		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
-			go servePlain(c, w.Pace)
+			go w.serve(c)
 		}
 	}()
 	return nil
@@ -63,14 +62,14 @@ func blocking(c net.Conn) (*os.File, int, error) {
 	return f, int(f.Fd()), nil // which makes it block
 }
 
-func servePlain(c net.Conn, pace int) {
+func (w *PlainWork) serve(c net.Conn) {
 	f, fd, err := blocking(c)
 	if err != nil {
 		return
 	}
 	defer func() { _ = f.Close() }()
 	var kind, one [1]byte
-	err = errors.Join(whole(unix.Read, fd, kind[:]), limit(fd, kind[0], pace))
+	err = errors.Join(whole(unix.Read, fd, kind[:]), limit(fd, kind[0], w.Pace))
 	for places := newPlaces(kind[0]); err == nil; {
 		switch part := places.next(); kind[0] {
 		case floodIn:
@@ -79,7 +78,7 @@ func servePlain(c net.Conn, pace int) {
 			err = whole(unix.Write, fd, part)
 		case smallIn:
 			err = errors.Join(whole(unix.Read, fd, part), whole(unix.Write, fd, one[:]))
-		case smallOut:
+		default: // smallOut
 			err = errors.Join(whole(unix.Read, fd, one[:]), whole(unix.Write, fd, part))
 		}
 	}
@@ -107,27 +106,25 @@ func (p *places) next() []byte {
 // whole repeats a call until all bytes have passed.
 func whole(call func(int, []byte) (int, error), fd int, b []byte) error {
 	for len(b) > 0 {
-		n, err := call(fd, b)
-		if err == unix.EINTR {
-			continue
-		}
-		if err == nil && n == 0 {
-			err = io.EOF
-		}
-		if err != nil {
+		switch n, err := call(fd, b); {
+		case err == unix.EINTR:
+		case err != nil:
 			return err
+		case n == 0:
+			return io.EOF
+		default:
+			b = b[n:]
 		}
-		b = b[n:]
 	}
 	return nil
 }
 
 // limit bounds the rate at which the kernel sends bytes of a flood.
-func limit(fd int, kind byte, pace int) error {
-	if pace == 0 || kind == smallIn || kind == smallOut {
-		return nil
+func limit(fd int, kind byte, pace int) (err error) {
+	if pace > 0 && (kind == floodIn || kind == floodOut) {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, pace)
 	}
-	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, pace)
+	return err
 }
 
 func (w *PlainWork) dial(kind byte) (*os.File, int, error) {
@@ -185,10 +182,7 @@ func (w *PlainWork) flood(flooded *atomic.Int64) error {
 
 // smalls makes small requests at their times, one after the other.
 func (w *PlainWork) smalls(times []clock.Time, next *atomic.Int64, seen *Seen) error {
-	kind := byte(smallIn)
-	if w.Op == transport.Read {
-		kind = smallOut
-	}
+	kind := map[transport.Op]byte{transport.Write: smallIn, transport.Read: smallOut}[w.Op]
 	f, fd, err := w.dial(kind)
 	places := newPlaces(kind)
 	for i := int(next.Add(1)) - 1; err == nil && i < len(times); i = int(next.Add(1)) - 1 {
