@@ -79,6 +79,31 @@ func TestTheWindowOfLowIsTheNICs(t *testing.T) {
 	require.Greater(t, sum(apart.out), uint64(6*window), "eight NICs have eight")
 }
 
+// Payload of READs comes over several connections: the slices of a window share the wire and end together. Their time
+// must not be taken for the path's delay: the window would grow with it, and the delay with the window.
+func TestTheWindowOfLowDoesNotFollowItsOwnDelay(t *testing.T) {
+	const rate = 48e6
+	r := newRig(t, Options{})
+	r.submit(r.peers(1, "eth0", 8<<20)[0], Low, 1<<30, clock.Never)
+	begin, most := r.now, uint64(0)
+	for r.now.Sub(begin) < 5*time.Second {
+		ended := make([]transport.Completion, 0, len(r.out))
+		for _, s := range r.out {
+			ended = append(ended, transport.Completion{Slice: s, Id: s.Id, Bytes: s.Length})
+		}
+		bytes := sum(r.out)
+		if r.now.Sub(begin) > time.Second {
+			most = max(most, bytes)
+		}
+		r.out = nil
+		r.now = r.now.Add(50*time.Microsecond + time.Duration(float64(bytes)/rate*1e9))
+		r.core.Complete(0, ended, r.now)
+		r.step()
+	}
+	require.Less(t, most, uint64(rate*0.01), "the window of a calm NIC is 4 ms, and 8 in a probe")
+	require.Greater(t, most, uint64(rate*0.004))
+}
+
 // The peers of a NIC get the window in turn.
 func TestPeersShareTheWindowOfLow(t *testing.T) {
 	r := newRig(t, Options{})

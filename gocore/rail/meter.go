@@ -83,6 +83,7 @@ type Meter struct {
 	stopped [2]*clock.Time // see Except; nil: never
 	since   clock.Time     // start of the sample; 0 while idle
 	until   clock.Time     // its latest delivery
+	kept    clock.Time     // of the idle rail: the time that it was full, too short for a sample; counts with the next
 	bytes   uint64         // delivered in the sample
 	slices  uint64         // that brought them
 
@@ -116,7 +117,11 @@ func (m *Meter) awake(now clock.Time) clock.Time {
 // Begin is called when the idle rail gets its first slice.
 func (m *Meter) Begin(now clock.Time) {
 	m.spoke = m.awake(now)
-	m.since, m.until, m.heard, m.bytes, m.slices, m.full, m.capped = now, now, now, 0, 0, false, false
+	if m.kept == 0 {
+		m.bytes, m.slices, m.full, m.capped = 0, 0, false, false
+	}
+	m.since, m.until, m.heard = now-m.kept, now, now
+	m.kept = 0
 }
 
 // Full notes that work waits for room on the rail. capped means that a smaller window, of LOW or of slow start, keeps
@@ -149,6 +154,11 @@ func (m *Meter) Carried(n uint64, idle bool, now clock.Time) {
 	m.until = now
 	if idle {
 		m.Settle()
+		// A small window may empty the rail within sampleTime each time. Alone, only the slowest of such times would be
+		// long enough for a sample.
+		if m.full {
+			m.kept = m.until - m.since
+		}
 		m.since = 0
 	}
 }
@@ -161,11 +171,15 @@ func (m *Meter) Settle() {
 	}
 }
 
-// SampleRTT notes how long a slice took that had the wire for itself when it was sent. Only such a slice measures the
-// delay without our own queue, as BBR's RTprop. A very long time was hardly the path's fault, so it counts as twice the
-// usual.
-func (m *Meter) SampleRTT(n uint64, took time.Duration, now clock.Time) {
-	m.drained = now
+// SampleRTT notes how long a slice took that was sent on the empty rail. Only such a slice measures the delay without
+// our own queue, as BBR's RTprop. joined reports that others were sent while it was in flight. Their bytes may have had
+// the wire before its own, as READ payload of another connection has, so its time is an upper bound of the delay alone:
+// windows that follow the delay would let it grow for ever. A very long time was hardly the path's fault, so it counts
+// as twice the usual.
+func (m *Meter) SampleRTT(n uint64, took time.Duration, joined bool, now clock.Time) {
+	if !joined {
+		m.drained = now
+	}
 	if !m.measured { // an assumed rate makes nonsense of the delay
 		return
 	}
@@ -179,7 +193,7 @@ func (m *Meter) SampleRTT(n uint64, took time.Duration, now clock.Time) {
 		m.delay = delay
 	case delay < m.delay:
 		m.delay -= (m.delay - delay) / 2
-	default:
+	case !joined:
 		m.delay += min(delay-m.delay, m.delay) / 8
 	}
 }

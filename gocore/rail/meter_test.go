@@ -61,7 +61,7 @@ func TestAnIdleRailSaysNothingAboutItsRate(t *testing.T) {
 	now := clock.Time(time.Second)
 	for range 1000 { // 4 KiB each 10 ms
 		m.Begin(now)
-		m.SampleRTT(4096, 2*time.Millisecond, now)
+		m.SampleRTT(4096, 2*time.Millisecond, false, now)
 		m.Delivered(4096, 4096, 2*time.Millisecond, true, now.Add(2*time.Millisecond))
 		now = now.Add(10 * time.Millisecond)
 	}
@@ -72,26 +72,83 @@ func TestAnIdleRailSaysNothingAboutItsRate(t *testing.T) {
 func TestDelayIsThatOfAnEmptyRail(t *testing.T) {
 	var m Meter
 	m.Reset(0)
-	m.SampleRTT(1000, 5*time.Millisecond, 1)
+	m.SampleRTT(1000, 5*time.Millisecond, false, 1)
 	require.Zero(t, m.Delay(), "the rate is not known")
 	deliver(&m, 1e9, 1<<20, 100, true, 1)
 	m.Begin(1)
-	m.SampleRTT(1000, 5*time.Millisecond, 1)
+	m.SampleRTT(1000, 5*time.Millisecond, false, 1)
 	require.InDelta(t, 5e6, float64(m.Delay()), 1e4)
 	for range 20 {
-		m.SampleRTT(1000, time.Millisecond, 1)
+		m.SampleRTT(1000, time.Millisecond, false, 1)
 	}
 	require.InDelta(t, 1e6, float64(m.Delay()), 1e4, "shorter is believed soon")
 	for range 1000 {
 		m.Delivered(1000, 64000, 9*time.Millisecond, false, 1)
 	}
 	require.InDelta(t, 1e6, float64(m.Delay()), 1e4, "what waits behind others says nothing")
-	m.SampleRTT(1000, time.Second, 1)
+	m.SampleRTT(1000, time.Second, false, 1)
 	require.Less(t, m.Delay(), 1200*time.Microsecond, "nor does a slice that the machine forgot")
 	for range 100 {
-		m.SampleRTT(1000, 9*time.Millisecond, 1)
+		m.SampleRTT(1000, 9*time.Millisecond, false, 1)
 	}
 	require.InDelta(t, 9e6, float64(m.Delay()), 1e5, "a path that became longer is believed in the end")
+}
+
+// READ payload of slices that were sent behind the first one may have the wire before it.
+func TestASliceThatOthersJoinedMayShortenTheDelayAlone(t *testing.T) {
+	var m Meter
+	m.Reset(0)
+	now := deliver(&m, 1e9, 1<<20, 100, true, clock.Time(time.Second))
+	m.SampleRTT(1000, 5*time.Millisecond, true, now)
+	require.InDelta(t, 5e6, float64(m.Delay()), 1e4, "the first bound is better than none")
+	m.SampleRTT(1000, time.Millisecond, true, now)
+	require.InDelta(t, 3e6, float64(m.Delay()), 1e4, "a lower one is believed")
+	for range 100 {
+		m.SampleRTT(1000, 9*time.Millisecond, true, now)
+	}
+	require.InDelta(t, 3e6, float64(m.Delay()), 1e4, "a higher one says nothing")
+	m.SampleRTT(1000, 3*time.Millisecond, false, now)
+	now += 256*clock.Time(m.Delay()) - 1
+	require.False(t, m.ProbeRTT(now))
+	m.SampleRTT(1000, 3*time.Millisecond, true, now)
+	require.True(t, m.ProbeRTT(now+1), "the rail has not been drained since")
+}
+
+// A window empties the rail within a third of a millisecond. Now and then the machine forgets one for milliseconds:
+// those alone would be long enough for a sample.
+func TestShortTimesOfAFullRailCountTogether(t *testing.T) {
+	const rate, window = 48e6, 16 << 10
+	var m Meter
+	m.Reset(0)
+	now := clock.Time(time.Second)
+	for i := range 2000 {
+		took := 341 * time.Microsecond
+		if i%20 == 10 {
+			took += 3 * time.Millisecond
+		}
+		m.Begin(now)
+		m.Full(false)
+		now = now.Add(took)
+		m.Delivered(window, window, took, true, now)
+		if i > 100 && i%20 == 0 { // nothing was forgotten for ten windows
+			require.InEpsilon(t, rate, m.Rate(), 0.35, "window %d", i)
+		}
+		now = now.Add(10 * time.Microsecond)
+	}
+}
+
+// Bytes of a rail that was not full do not count with those of the time when it is.
+func TestTimesOfARailThatWasNotFullAreDropped(t *testing.T) {
+	var m Meter
+	m.Reset(0)
+	now := deliver(&m, 1e8, 1<<20, 100, true, clock.Time(time.Second))
+	for range 1003 {
+		m.Begin(now)
+		m.Delivered(1000, 1000, 300*time.Microsecond, true, now.Add(300*time.Microsecond))
+		now = now.Add(time.Millisecond)
+	}
+	deliver(&m, 1e8, 128<<10, 1, true, now)
+	require.InEpsilon(t, 1e8, m.Rate(), 0.01)
 }
 
 // A rail that is never empty is let run empty now and then, and given up on if it does not.
@@ -100,11 +157,11 @@ func TestABusyRailIsLetRunEmpty(t *testing.T) {
 	m.Reset(0)
 	now := deliver(&m, 1e9, 1<<20, 100, true, clock.Time(time.Second))
 	m.Begin(now)
-	m.SampleRTT(1000, time.Millisecond, now)
+	m.SampleRTT(1000, time.Millisecond, false, now)
 	step := func(d time.Duration) bool { now = now.Add(d); return m.ProbeRTT(now) }
 	require.False(t, step(200*time.Millisecond))
 	require.True(t, step(60*time.Millisecond))
-	m.SampleRTT(1000, time.Millisecond, now)
+	m.SampleRTT(1000, time.Millisecond, false, now)
 	require.False(t, step(0), "it was empty")
 	require.True(t, step(256*time.Millisecond))
 	require.False(t, step(20*time.Millisecond), "it does not run empty")
