@@ -14,6 +14,7 @@ const (
 	stagingBytes = 32 << 10  // most that is copied twice; the rest goes straight to its place
 	tailBytes    = 4 << 10   // of staging offered behind a large piece, for the head of the next frame
 	pieceBytes   = 512 << 10 // most that one call receives: a fence waits for it
+	wakeBytes    = 64 << 10  // of payload, for which a reader is woken; the kernel's largest packet
 )
 
 // stage is the part of a frame that the receiver expects next.
@@ -36,6 +37,7 @@ type receiver struct {
 	head   header
 	i      int        // slice under way
 	at     uint32     // bytes of it received
+	wakeAt int        // bytes from which on the kernel reports the socket (SO_RCVLOWAT)
 	alone  bool       // receive it by itself: the kernel could not write to all of several places
 	worker *worker    // of the goroutine that drains now: takes the completions
 	body   []byte     // of a message
@@ -47,7 +49,7 @@ type receiver struct {
 // init gives a receiver the room for a handshake.
 func (x *receiver) init() {
 	x.readBuffers = &readBuffers{staging: make([]byte, 2*helloSize)}
-	x.last = clock.Now()
+	x.last, x.wakeAt = clock.Now(), 1
 }
 
 // mayBuffer lets it take all buffers from now on. It keeps the bytes that have come, which on a protected lane are
@@ -77,7 +79,43 @@ func (c *conn) drain(w *worker, budget int) (int, bool) {
 	}
 	x.worker = w
 	defer x.giveBack()
-	total := 0
+	n, open := c.receiveUpTo(budget)
+	c.setWakeAt(n)
+	return n, open
+}
+
+// setWakeAt lets the kernel report the socket when much of a payload or chunk has come, or the rest of it. A slow path
+// brings it packet by packet: to be woken for each costs more than to copy it. came is the number of bytes that the
+// last look found. Where that is much beside the missing ones, the kernel is not asked for anything.
+func (c *conn) setWakeAt(came int) {
+	x, bytes := &c.rx, 1
+	if missing := x.missing(); missing > 0 && (x.wakeAt > 1 || 0 < came && came < missing/2) {
+		bytes = missing
+	}
+	if bytes != x.wakeAt {
+		x.wakeAt = bytes
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) // where it is missing, each packet wakes
+	}
+}
+
+// missing is the rest of the payload or chunk under way, up to wakeBytes. It is 0 where that is not known.
+func (x *receiver) missing() (n int) {
+	switch {
+	case x.holdsChunk():
+		came := x.staging[x.chunks.from:x.chunks.to]
+		size, _ := sealed(came)
+		return max(0, size-len(came))
+	case x.stage == wantPayload:
+		at := x.at
+		for i := x.i; i < len(x.table) && n < wakeBytes; i++ {
+			n += int(x.table[i].length - at)
+			at = 0
+		}
+	}
+	return min(n, wakeBytes)
+}
+
+func (c *conn) receiveUpTo(budget int) (total int, open bool) {
 	for total < budget && c.life.state().receives() {
 		if c.lane.overLease() {
 			return total, true
