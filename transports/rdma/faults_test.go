@@ -38,6 +38,7 @@ type rig struct {
 	local  *transporttest.Operand
 	remote *transporttest.Remote
 	mute   atomic.Bool // calls of the second node reach nobody
+	alone  atomic.Bool // nor do those of the first one
 	downs  downs       // of the first node
 	log    journal     // of the first node
 }
@@ -155,7 +156,7 @@ func (r *rig) start(t *testing.T, patience time.Duration, settings func(transpor
 			if c.Name == "b" {
 				c.Host = silent{c.Host, &r.mute}
 			} else {
-				c.Sink, c.Host = hearing{c.Sink, &r.downs}, logged{c.Host, &r.log}
+				c.Sink, c.Host = hearing{c.Sink, &r.downs}, logged{silent{c.Host, &r.alone}, &r.log}
 			}
 			tr, err := Factory{}.Open(t.Context(), s, c.Host, c.Sink)
 			require.NoError(t, err)

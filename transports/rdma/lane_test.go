@@ -97,6 +97,34 @@ func TestLanesThatHoldSlicesAreMendedFirst(t *testing.T) {
 	r.works(t)
 }
 
+// TestLanesOfAnUnprovedRailHaveOneAddress fails to connect a lane while the address of the others is not proved. The
+// next try may take another address, and the proof of one lane would say nothing about the others.
+func TestLanesOfAnUnprovedRailHaveOneAddress(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	rail := r.a.Transport.(*Transport).links.Lookup(r.c.Link).rail(0)
+	rail.work.Lock() // nothing is connected meanwhile
+	r.alone.Store(true)
+	rail.mu.Lock()
+	rail.proving = true
+	pair := rail.lanes[0].pair
+	rail.lanes[1].failLocked(errs.New(errs.Lost, Name, "test").WithScope(errs.ScopeRail, errs.SidePath))
+	rail.mendLocked()
+	rail.unlock()
+	rail.work.Unlock()
+	await(t, "the lane that works is connected anew", func() bool {
+		rail.mu.Lock()
+		defer rail.unlock()
+		return !rail.lanes[0].works
+	})
+	r.alone.Store(false)
+	await(t, "the rail is up again", func() bool { return r.rails() == 1 && len(rail.broken()) == 0 })
+	rail.mu.Lock()
+	require.NotSame(t, pair, rail.lanes[0].pair)
+	require.False(t, rail.proving)
+	rail.unlock()
+	r.works(t)
+}
+
 // TestARegionOfManyRegistrationsIsOne moves over their borders, which lie elsewhere at either end, at odd places and in
 // pieces. Every byte is looked at, also those beside the ranges.
 func TestARegionOfManyRegistrationsIsOne(t *testing.T) {
