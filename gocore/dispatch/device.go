@@ -25,7 +25,7 @@ type device struct {
 	flying  [ClassCount]int           // slices
 	lately  [ClassCount]clock.Time    // when a class last began to wait, or had its last slice in flight come back
 	calm    bool                      // nobody has wanted anything more urgent than LOW for a while
-	joined  bool                      // slices were sent behind one that found the wire empty
+	behind  uint64                    // bytes sent behind the last slice that found the wire empty
 	low     uint64                    // LOW bytes in flight
 	stuck   uint64                    // of these, on rails that are silent or out: they are not on the wire
 	meter   rail.Meter                // of the rate of all rails together
@@ -168,7 +168,11 @@ func (c *Core) launched(r *railState, a *attempt, now clock.Time) {
 		r.low += a.Length
 		d.low += a.Length
 	}
-	a.alone, d.joined = d.idle(), !d.idle()
+	if a.alone = d.idle(); a.alone {
+		d.behind = 0
+	} else {
+		d.behind += a.Length
+	}
 	if d.shared {
 		if a.alone {
 			d.meter.Begin(now)
@@ -200,9 +204,9 @@ func (c *Core) landed(r *railState, a *attempt, now clock.Time) {
 // noteDelivery feeds the meters of a rail and of its NIC with a slice that has arrived.
 func (d *device) noteDelivery(r *railState, a *attempt, n uint64, took time.Duration, now clock.Time) {
 	if a.alone {
-		r.meter.SampleRTT(n, took, d.joined, now)
+		r.meter.SampleRTT(n, d.behind, took, now)
 		if d.shared {
-			d.meter.SampleRTT(n, took, d.joined, now)
+			d.meter.SampleRTT(n, d.behind, took, now)
 		}
 	}
 	if d.shared {

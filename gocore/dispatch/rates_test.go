@@ -133,6 +133,17 @@ func TestARailThatBecomesSlowerHoldsLittle(t *testing.T) {
 	require.Less(t, took, idealTime(56<<20, 40*megabyte)*110/100)
 }
 
+// The delay of a path becomes 600 times as long while LOW keeps it busy, and the window of LOW follows. The rail's
+// window of 4 MiB, of which LOW has three quarters, carries 100 MB/s then.
+func TestLowFollowsAPathThatBecomesLonger(t *testing.T) {
+	r := newRace(t, Options{SuspectAfter: time.Second}, 1000*megabyte)
+	r.took(r.start(64<<20, Low))
+	k := r.start(1<<30, Low)
+	r.run(r.now.Add(100*time.Millisecond), func() bool { return false })
+	r.wire(0).delay = 30 * time.Millisecond
+	require.Less(t, r.took(k), 15*time.Second)
+}
+
 func TestSmallRequestsAvoidASlowRail(t *testing.T) {
 	r := newRace(t, Options{}, 100*megabyte, 100*megabyte, 100*megabyte, 10*megabyte)
 	var slow, all int

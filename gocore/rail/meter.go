@@ -26,9 +26,12 @@ const (
 	// silencePrior is assumed of a rail just after its rate became known: it has had no time to be silent yet.
 	silencePrior = 2 * time.Millisecond
 	// rttProbeEvery is the pause between two drains of a rail that is never empty; it is longer where the delay is
-	// long. rttProbeLimit bounds a drain.
+	// long. A drain lasts rttProbeLimit at most. Each one that is given up doubles the limit of the next, up to
+	// rttProbeMost: the path may have become longer. A drain takes a share of 1/rttProbeShare at most.
 	rttProbeEvery = clock.Time(250 * time.Millisecond)
 	rttProbeLimit = clock.Time(10 * time.Millisecond)
+	rttProbeMost  = clock.Time(250 * time.Millisecond)
+	rttProbeShare = 12
 	// A bandwidth probe lasts bandwidthProbeFor or eight delays. The pause before the next one lies between
 	// bandwidthPauseLeast and bandwidthPauseMost. A probe was worth it if the rate has grown by bandwidthGain.
 	bandwidthProbeFor   = clock.Time(8 * time.Millisecond)
@@ -69,6 +72,8 @@ type Meter struct {
 	capped   bool          // the rail was full because less may be in flight than it can hold
 	delay    time.Duration // of an empty rail, EWMA
 	drained  clock.Time    // when a slice was last alone on the rail
+	draining bool          // it is let run empty
+	patience clock.Time    // limit of the next drain behind one that was given up, else 0
 
 	probing    bool       // a bandwidth probe is on: WindowRate is doubled
 	probeAt    clock.Time // when it ends, or begins next
@@ -171,47 +176,55 @@ func (m *Meter) Settle() {
 	}
 }
 
-// SampleRTT notes how long a slice took that was sent on the empty rail. Only such a slice measures the delay without
-// our own queue, as BBR's RTprop. joined reports that others were sent while it was in flight. Their bytes may have had
-// the wire before its own, as READ payload of another connection has, so its time is an upper bound of the delay alone:
-// windows that follow the delay would let it grow for ever. A very long time was hardly the path's fault, so it counts
-// as twice the usual.
-func (m *Meter) SampleRTT(n uint64, took time.Duration, joined bool, now clock.Time) {
-	if !joined {
-		m.drained = now
+// SampleRTT notes how long a slice of n bytes took that was sent on the empty rail. Only it measures the delay without
+// our own queue, as BBR's RTprop. behind is the number of bytes that were sent while it was in flight. They may have
+// had the wire before it, as READ payload of another connection has. So the delay lies between two bounds: with the
+// upper one the window would grow, and the bound with the window, for ever. A very long time was hardly the path's
+// fault, so it counts as twice the usual.
+func (m *Meter) SampleRTT(n, behind uint64, took time.Duration, now clock.Time) {
+	if behind == 0 {
+		m.drained, m.draining, m.patience = now, false, 0
 	}
 	if !m.measured { // an assumed rate makes nonsense of the delay
 		return
 	}
 	wire := time.Duration(float64(n) * m.perByte)
-	delay := max(took-wire, 1)
-	if wire > took/2 && delay > m.delay { // the difference of two large, inexact numbers means little
+	most := max(took-wire, 1)
+	if wire > took/2 && most > m.delay { // the difference of two large, inexact numbers means little
 		return
+	}
+	least := most
+	if behind > 0 { // the rate may be half of the estimate
+		least = took - time.Duration(2*float64(n+behind)*m.perByte)
 	}
 	switch {
 	case m.delay == 0:
-		m.delay = delay
-	case delay < m.delay:
-		m.delay -= (m.delay - delay) / 2
-	case !joined:
-		m.delay += min(delay-m.delay, m.delay) / 8
+		m.delay = most
+	case most < m.delay:
+		m.delay -= (m.delay - most) / 2
+	case least > m.delay:
+		m.delay += min(least-m.delay, m.delay) / 8
 	}
 }
 
 // ProbeRTT reports whether it is time to drain the rail, so that the next slice is alone there and samples the delay,
 // as BBR's ProbeRTT. The caller then holds back slices that can wait; that costs one delay in rttProbeEvery. A rail
-// that does not run empty within rttProbeLimit goes on.
+// that does not run empty within rttProbeLimit goes on, and has longer for the next time.
 func (m *Meter) ProbeRTT(now clock.Time) bool {
 	since := now - m.drained
-	every := max(rttProbeEvery, 256*clock.Time(m.delay))
-	if since < every {
+	limit := max(rttProbeLimit, m.patience, 16*clock.Time(m.delay))
+	every := max(rttProbeEvery, rttProbeShare*m.patience, 256*clock.Time(m.delay))
+	switch {
+	case since < every:
 		return false
+	case since <= every+limit:
+		m.draining = true
+		return true
+	case m.draining: // in vain
+		m.patience = min(2*limit, rttProbeMost)
 	}
-	if since > every+max(rttProbeLimit, 16*clock.Time(m.delay)) {
-		m.drained = now
-		return false
-	}
-	return true
+	m.drained, m.draining = now, false
+	return false
 }
 
 // Spoke notes a sign of life while something is in flight.

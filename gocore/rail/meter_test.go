@@ -61,7 +61,7 @@ func TestAnIdleRailSaysNothingAboutItsRate(t *testing.T) {
 	now := clock.Time(time.Second)
 	for range 1000 { // 4 KiB each 10 ms
 		m.Begin(now)
-		m.SampleRTT(4096, 2*time.Millisecond, false, now)
+		m.SampleRTT(4096, 0, 2*time.Millisecond, now)
 		m.Delivered(4096, 4096, 2*time.Millisecond, true, now.Add(2*time.Millisecond))
 		now = now.Add(10 * time.Millisecond)
 	}
@@ -72,46 +72,58 @@ func TestAnIdleRailSaysNothingAboutItsRate(t *testing.T) {
 func TestDelayIsThatOfAnEmptyRail(t *testing.T) {
 	var m Meter
 	m.Reset(0)
-	m.SampleRTT(1000, 5*time.Millisecond, false, 1)
+	m.SampleRTT(1000, 0, 5*time.Millisecond, 1)
 	require.Zero(t, m.Delay(), "the rate is not known")
 	deliver(&m, 1e9, 1<<20, 100, true, 1)
 	m.Begin(1)
-	m.SampleRTT(1000, 5*time.Millisecond, false, 1)
+	m.SampleRTT(1000, 0, 5*time.Millisecond, 1)
 	require.InDelta(t, 5e6, float64(m.Delay()), 1e4)
 	for range 20 {
-		m.SampleRTT(1000, time.Millisecond, false, 1)
+		m.SampleRTT(1000, 0, time.Millisecond, 1)
 	}
 	require.InDelta(t, 1e6, float64(m.Delay()), 1e4, "shorter is believed soon")
 	for range 1000 {
 		m.Delivered(1000, 64000, 9*time.Millisecond, false, 1)
 	}
 	require.InDelta(t, 1e6, float64(m.Delay()), 1e4, "what waits behind others says nothing")
-	m.SampleRTT(1000, time.Second, false, 1)
+	m.SampleRTT(1000, 0, time.Second, 1)
 	require.Less(t, m.Delay(), 1200*time.Microsecond, "nor does a slice that the machine forgot")
 	for range 100 {
-		m.SampleRTT(1000, 9*time.Millisecond, false, 1)
+		m.SampleRTT(1000, 0, 9*time.Millisecond, 1)
 	}
 	require.InDelta(t, 9e6, float64(m.Delay()), 1e5, "a path that became longer is believed in the end")
 }
 
 // READ payload of slices that were sent behind the first one may have the wire before it.
-func TestASliceThatOthersJoinedMayShortenTheDelayAlone(t *testing.T) {
+func TestBytesBehindASliceDoNotLengthenTheDelay(t *testing.T) {
 	var m Meter
 	m.Reset(0)
 	now := deliver(&m, 1e9, 1<<20, 100, true, clock.Time(time.Second))
-	m.SampleRTT(1000, 5*time.Millisecond, true, now)
+	m.SampleRTT(1000, 5e6, 5*time.Millisecond, now)
 	require.InDelta(t, 5e6, float64(m.Delay()), 1e4, "the first bound is better than none")
-	m.SampleRTT(1000, time.Millisecond, true, now)
+	m.SampleRTT(1000, 5e6, time.Millisecond, now)
 	require.InDelta(t, 3e6, float64(m.Delay()), 1e4, "a lower one is believed")
 	for range 100 {
-		m.SampleRTT(1000, 9*time.Millisecond, true, now)
+		m.SampleRTT(1000, 5e6, 9*time.Millisecond, now)
 	}
-	require.InDelta(t, 3e6, float64(m.Delay()), 1e4, "a higher one says nothing")
-	m.SampleRTT(1000, 3*time.Millisecond, false, now)
+	require.InDelta(t, 3e6, float64(m.Delay()), 1e4, "the bytes may have taken it all")
+	m.SampleRTT(1000, 0, 3*time.Millisecond, now)
 	now += 256*clock.Time(m.Delay()) - 1
 	require.False(t, m.ProbeRTT(now))
-	m.SampleRTT(1000, 3*time.Millisecond, true, now)
+	m.SampleRTT(1000, 1, 3*time.Millisecond, now)
 	require.True(t, m.ProbeRTT(now+1), "the rail has not been drained since")
+}
+
+// A drain gives up before the first slice comes back over a path that has become much longer.
+func TestAPathThatBecameMuchLongerIsBelievedWithBytesBehind(t *testing.T) {
+	var m Meter
+	m.Reset(0)
+	now := deliver(&m, 1e9, 1<<20, 100, true, clock.Time(time.Second))
+	m.SampleRTT(1000, 0, 50*time.Microsecond, now)
+	for range 100 {
+		m.SampleRTT(4096, 64<<10, 100*time.Millisecond, now)
+	}
+	require.InDelta(t, 1e8, float64(m.Delay()), 1e6)
 }
 
 // A window empties the rail within a third of a millisecond. Now and then the machine forgets one for milliseconds:
@@ -157,16 +169,20 @@ func TestABusyRailIsLetRunEmpty(t *testing.T) {
 	m.Reset(0)
 	now := deliver(&m, 1e9, 1<<20, 100, true, clock.Time(time.Second))
 	m.Begin(now)
-	m.SampleRTT(1000, time.Millisecond, false, now)
+	m.SampleRTT(1000, 0, time.Millisecond, now)
 	step := func(d time.Duration) bool { now = now.Add(d); return m.ProbeRTT(now) }
 	require.False(t, step(200*time.Millisecond))
 	require.True(t, step(60*time.Millisecond))
-	m.SampleRTT(1000, time.Millisecond, false, now)
+	m.SampleRTT(1000, 0, time.Millisecond, now)
 	require.False(t, step(0), "it was empty")
 	require.True(t, step(256*time.Millisecond))
 	require.False(t, step(20*time.Millisecond), "it does not run empty")
 	require.False(t, step(200*time.Millisecond))
-	require.True(t, step(60*time.Millisecond), "another try")
+	require.True(t, step(200*time.Millisecond), "another try, later")
+	require.True(t, step(15*time.Millisecond), "and with more patience")
+	m.SampleRTT(1000, 0, time.Millisecond, now)
+	require.False(t, step(time.Hour), "nobody asked, so nobody drained it in vain")
+	require.True(t, step(256*time.Millisecond))
 }
 
 func TestASlowRailIsBelievedWithinAFewCompletions(t *testing.T) {
