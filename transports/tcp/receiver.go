@@ -98,7 +98,7 @@ func (c *conn) setWakeAt(came int) {
 	}
 }
 
-// missing is the rest of the payload or chunk under way, up to wakeBytes. It is 0 where that is not known.
+// missing is the rest of the chunk under way, or up to wakeBytes of the payload. It is 0 where that is not known.
 func (x *receiver) missing() (n int) {
 	switch {
 	case x.holdsChunk():
