@@ -211,7 +211,9 @@ func onFiles(t *testing.T, compiled, abuse string) (filer transport.Filer, tr tr
 	f := abusive(t, compiled, abuse)
 	world := transporttest.NewWorld(t, transporttest.Harness{Patience: 10 * time.Second,
 		Open: func(t *testing.T, c transporttest.Config) transport.Transport {
-			tr, err := f.Open(t.Context(), nil, c.Host, c.Sink)
+			// its log may tell of breaches
+			host := &watcher{Sink: c.Sink, Host: c.Host, downs: make(chan *errs.Error, 16)}
+			tr, err := f.Open(t.Context(), nil, host, host)
 			require.NoError(t, err)
 			return tr
 		}})

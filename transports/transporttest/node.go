@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -151,9 +152,10 @@ func (r *recorder) RailUp(info transport.RailInfo) {
 	})
 }
 
-func (r *recorder) RailDown(rail transport.Rail, _ *errs.Error) {
+func (r *recorder) RailDown(rail transport.Rail, cause *errs.Error) {
 	key := railKey{rail.Link, rail.Index}
 	r.w.locked(func() {
+		r.w.downs = append(r.w.downs, fmt.Sprintf("%s: rail %+v: %v", r.name, rail, cause))
 		if r.ended[rail] {
 			r.w.complain("%s: rail %+v goes down twice", r.name, rail)
 		}

@@ -42,7 +42,7 @@ func requireCutOff(t *testing.T, err *errs.Error) {
 	require.False(t, err.Collateral, "%v", err)
 }
 
-// siege submits slices of one operation on a region from a thread until it is told to stop.
+// siege submits slices of one operation on a region from a thread until it is told to stop, or the rail is gone.
 type siege struct {
 	p    *pair
 	stop chan struct{}
@@ -65,7 +65,11 @@ func (p *pair) besiege(op transport.Op, rail transport.Rail, local *Operand, rem
 			for range 8 {
 				volley = append(volley, p.c.Slice(op, rail, local, at, remote, at, size))
 			}
-			s.list = append(s.list, volley[:p.c.Send(volley...)]...)
+			sent := p.c.Send(volley...)
+			s.list = append(s.list, volley[:sent]...)
+			if sent < len(volley) {
+				return
+			}
 			if i > 2 { // a bounded number of slices under way
 				ended := s.list[:len(s.list)-24]
 				if !p.w.wait(func() bool { return p.c.endedLocked(ended[max(0, len(ended)-8):]) }) {

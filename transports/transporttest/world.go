@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -44,7 +43,8 @@ type World struct {
 	ledger     map[uint64]*entry // by Slice.Id
 	memories   []*Memory
 	complaints []string
-	unproved   bool // a slice may be left without its completion: its peer could not be asked up to the end
+	downs      []string // rails that went down, and why: shown where a test fails
+	unproved   bool     // a slice may be left without its completion: its peer could not be asked up to the end
 	births     uint64
 	fences     uint64   // epochs given out
 	folders    []string // of files.go; they go at the end
@@ -194,12 +194,16 @@ func (w *World) finish() {
 	}
 	w.mu.Unlock()
 	assert.NoError(w.t, goleak.Find(w.leak))
-	if !w.t.Failed() { // after a failure somebody may still touch them, and a crash would hide the reason
-		for _, m := range memories {
-			m.Free()
+	if w.t.Failed() { // somebody may still touch the memories, and a crash would hide the reason
+		for _, down := range w.downs[:min(len(w.downs), 10)] {
+			w.t.Log("went down: " + down)
 		}
-		assert.Equal(w.t, w.fds, leaks.Descriptors(w.t), "file descriptors after Close") // operands may have some, too
+		return
 	}
+	for _, m := range memories {
+		m.Free()
+	}
+	assert.Equal(w.t, w.fds, leaks.Descriptors(w.t), "file descriptors after Close") // operands may have some, too
 }
 
 // host is the suite's transport.Host: calls go straight to the other node's Serve.
@@ -219,8 +223,20 @@ func (h host) Describe(key transport.LocalKey, d transport.Descriptor) {
 	})
 }
 func (h host) Refused(transport.Refusal, string, error) {}
-func (h host) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 func (h host) Addresses() []netip.Addr                  { return nil }
+
+// Log makes a complaint of each error that the transport logs: no rule makes it log one.
+func (h host) Log() *slog.Logger {
+	return slog.New(slog.NewTextHandler(errorLog(h), &slog.HandlerOptions{Level: slog.LevelError}))
+}
+
+// errorLog takes the lines of a node's log.
+type errorLog host
+
+func (e errorLog) Write(line []byte) (int, error) {
+	e.n.w.locked(func() { e.n.w.complain("%s: %s", e.n.Peer.Address, line) })
+	return len(line), nil
+}
 
 func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]byte, error) {
 	w := h.n.w
