@@ -114,6 +114,8 @@ var edges = []edge{
 	{"tests/fakes/nvml", []string{"tests/fakes/cuda"}, "a fake library is built as the other one is"},
 	{"tests/fakes/cufile", []string{"tests/fakes/cuda", "tests/fakes/loaded"},
 		"a fake library works over another one, and knows nothing of ours"},
+	{"tests/gpubed", []string{"gocore/*", "transports/*", "tests/fakes/cuda", "tests/netbed", "tests/forked"},
+		"the test bed of two processes with GPUs is made of the fake driver and of engines"},
 	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/roce", "tests/forked",
 		"tests/bench/report", "tests/strangers"},
 		"tests and measurements may use everything but the binding"},
@@ -121,8 +123,8 @@ var edges = []edge{
 
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
 var fakes = []string{"gocore/device/devicetest", "gocore/security/securitytest", "transports/transporttest",
-	"transports/sim", "transports/faulty", "tests/forked", "tests/leaks", "tests/roce", "tests/fakes/ascend",
-	"tests/fakes/cuda", "tests/fakes/cufile", "tests/fakes/nvml", "tests/fakes/verbs"}
+	"transports/sim", "transports/faulty", "tests/forked", "tests/gpubed", "tests/leaks", "tests/roce",
+	"tests/fakes/ascend", "tests/fakes/cuda", "tests/fakes/cufile", "tests/fakes/nvml", "tests/fakes/verbs"}
 
 // testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{

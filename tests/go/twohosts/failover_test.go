@@ -14,6 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	bed "github.com/tent-engine/tent/tests/gpubed"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/all"
 	"github.com/tent-engine/tent/transports/faulty"
@@ -47,16 +48,15 @@ func TestTransfersFailOverToTCPAndBack(t *testing.T) {
 		delete(with, "staging/enable")
 		c := start(t, with)
 		e, plan := breakable(t, with)
-		c.do("Own", Allocated, &netbed.Nothing{})
-		local, to := mine(t, e), open(t, e, c)
-		expected, read := pattern(1, size), make([]byte, size)
+		c.Own(bed.Allocated)
+		local, to := bed.Mine(t, e), bed.OpenCache(t, e, c)
+		expected := bed.Pattern(1, bed.Size)
 		write := func(seed uint64) {
-			bytes := pattern(seed, size-2*band)
+			bytes := bed.Pattern(seed, bed.Inside)
 			require.NoError(t, gpu.Poke(local, bytes))
-			require.NoError(t, move(e, transport.Write, local, size-2*band, to, 0))
-			copy(expected[band:], bytes)
-			c.do("Peek", netbed.Nothing{}, &read)
-			require.Equal(t, expected, read)
+			require.NoError(t, bed.Move(e, transport.Write, local, bed.Inside, to, 0))
+			copy(expected[bed.Band:], bytes)
+			require.Equal(t, expected, c.Peek())
 		}
 		explained := func() *engine.Explanation {
 			made, err := e.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: local,
@@ -89,26 +89,24 @@ func TestTransfersFailOverToTCPAndBack(t *testing.T) {
 func TestALostDeviceLeavesTheOthersToNVLink(t *testing.T) {
 	inDomain(t, nil, func(t *testing.T, gpu *fake.Loaded) {
 		with := alone()
-		c, e := start(t, with), here(t, with)
-		c.do("Own", Allocated, &netbed.Nothing{})
-		local, to := mine(t, e), open(t, e, c)
-		require.NoError(t, move(e, transport.Write, local, 4096, to, 0))
-		other, err := allocate(Legacy, 1)
+		c, e := start(t, with), bed.OpenEngine(t, with)
+		c.Own(bed.Allocated)
+		local, to := bed.Mine(t, e), bed.OpenCache(t, e, c)
+		require.NoError(t, bed.Move(e, transport.Write, local, 4096, to, 0))
+		other, err := bed.Allocate(bed.Legacy, 1)
 		require.NoError(t, err)
-		id, err := e.Register(engine.Memory{Addr: other, Size: size, Location: "cuda:1"})
+		id, err := e.Register(engine.Memory{Addr: other, Size: bed.Size, Location: "cuda:1"})
 		require.NoError(t, err)
 		gpu.Inject("copy", 1, 700, true)
-		require.ErrorContains(t, move(e, transport.Write, local, 4096, to, 0), "700")
-		require.ErrorContains(t, move(e, transport.Write, local, 4096, to, 0), "cuda:0")
-		require.NoError(t, gpu.Poke(other, pattern(9, size)))
-		require.NoError(t, move(e, transport.Write, other, size-2*band, to, 0), "the other device")
-		var read []byte
-		c.do("Peek", netbed.Nothing{}, &read)
-		require.Equal(t, pattern(9, size)[:size-2*band], read[band:size-band])
+		require.ErrorContains(t, bed.Move(e, transport.Write, local, 4096, to, 0), "700")
+		require.ErrorContains(t, bed.Move(e, transport.Write, local, 4096, to, 0), "cuda:0")
+		require.NoError(t, gpu.Poke(other, bed.Pattern(9, bed.Size)))
+		require.NoError(t, bed.Move(e, transport.Write, other, bed.Inside, to, 0), "the other device")
+		require.Equal(t, bed.Pattern(9, bed.Size)[:bed.Inside], c.Peek()[bed.Band:bed.Size-bed.Band])
 		ctx, cancel := context.WithTimeout(t.Context(), netbed.Patience)
 		defer cancel()
 		require.NoError(t, e.CloseRegion(ctx, id))
-		require.NoError(t, free(Legacy, other))
+		require.NoError(t, bed.Free(bed.Legacy, other))
 		gpu.Forgive()
 	})
 }

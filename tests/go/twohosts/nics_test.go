@@ -18,6 +18,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	verbs "github.com/tent-engine/tent/tests/fakes/verbs"
+	bed "github.com/tent-engine/tent/tests/gpubed"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/faulty"
 )
@@ -37,7 +38,7 @@ type nicPair struct {
 	gpu      *fake.Loaded
 	faults   *faulty.Plan
 	here     *engine.Engine
-	far      *child
+	far      *bed.Peer
 	local    uintptr
 	to       engine.SegmentID
 	news     engine.FollowerID
@@ -49,10 +50,10 @@ type nicPair struct {
 func withNICs(t *testing.T, direct bool, test func(*nicPair), owner ...string) {
 	inDomain(t, nil, func(t *testing.T, gpu *fake.Loaded) {
 		with := byNICs(direct)
-		p := &nicPair{T: t, gpu: gpu, far: start(t, with, owner...), expected: pattern(1, size)}
+		p := &nicPair{T: t, gpu: gpu, far: start(t, with, owner...), expected: bed.Pattern(1, bed.Size)}
 		p.here, p.faults = breakable(t, with)
-		p.far.do("Own", Allocated, &netbed.Nothing{})
-		p.local, p.to = mine(t, p.here), open(t, p.here, p.far)
+		p.far.Own(bed.Allocated)
+		p.local, p.to = bed.Mine(t, p.here), bed.OpenCache(t, p.here, p.far)
 		t.Cleanup(gpu.Forgive)
 		var err error
 		p.news, err = p.here.Follow()
@@ -78,26 +79,22 @@ func (p *nicPair) await(by string) {
 // write fills the peer's region, while something happens, and looks at every byte of it and around it.
 func (p *nicPair) write(happens func()) dispatch.Summary {
 	p.rounds++
-	bytes := pattern(1+p.rounds, size-2*band)
+	bytes := bed.Pattern(1+p.rounds, bed.Inside)
 	require.NoError(p, p.gpu.Poke(p.local, bytes))
 	id, err := p.here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: p.local,
-		Remote: engine.Remote{Segment: p.to}, Length: size - 2*band})
+		Remote: engine.Remote{Segment: p.to}, Length: bed.Inside})
 	require.NoError(p, err)
 	happens()
 	require.Equal(p, dispatch.Completed, p.here.Wait(id, netbed.Patience))
 	s, err := p.here.Summary(id)
 	require.NoError(p, err)
 	require.NoError(p, p.here.FreeBatch(id))
-	copy(p.expected[band:], bytes)
+	copy(p.expected[bed.Band:], bytes)
 	p.look()
 	return s
 }
 
-func (p *nicPair) look() {
-	var now []byte
-	p.far.do("Peek", netbed.Nothing{}, &now)
-	require.Equal(p, p.expected, now)
-}
+func (p *nicPair) look() { require.Equal(p, p.expected, p.far.Peek()) }
 
 // failedOver checks the events of transfers that have left mnnvl: each names both transports and the peer.
 func (p *nicPair) failedOver(to string) (n int) {
@@ -106,7 +103,7 @@ func (p *nicPair) failedOver(to string) (n int) {
 	for _, e := range list {
 		switch e.Kind {
 		case event.Failover:
-			require.Equal(p, []string{"mnnvl", to, p.far.address}, []string{e.From, e.To, e.Peer}, "%+v", e)
+			require.Equal(p, []string{"mnnvl", to, p.far.Address}, []string{e.From, e.To, e.Peer}, "%+v", e)
 			n++
 		case event.FailoverExhausted, event.FailoverNoRoute, event.Dirty, event.PeerGone:
 			require.Fail(p, "a transfer was given up", "%+v", e)
@@ -156,7 +153,7 @@ func TestALostChannelOfIMEXLeavesRDMA(t *testing.T) {
 		for _, c := range []struct{ channel, by string }{{"0", "rdma"}, {"1", "mnnvl"}} {
 			require.NoError(p, os.Setenv("TENT_FAKECUDA_IMEX", c.channel))
 			require.NoError(p, p.here.CloseSegment(p.to))
-			p.to = open(p.T, p.here, p.far)
+			p.to = bed.OpenCache(p.T, p.here, p.far)
 			p.await(c.by) // its rail may come up after others
 			p.write(nothing)
 			made := p.explained()
