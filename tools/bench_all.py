@@ -32,7 +32,7 @@ BENCHMARKS = {
     "handshakes": ("bench-handshakes", 4, "-json {}"),
     "file": ("bench-file", 6, "--json {}"),
     "restore": ("bench-restore", 8, "--json {}"),
-    "failover": ("bench-failover", 6, "-json {}"),
+    "failover": ("bench-failover", 37, "-json {}"),
     "qos": ("bench-qos", 8, "-json {}"),
     "rdma": ("bench-rdma", 12, "-json {}"),
     "scale": ("bench-scale", 6, "-json {} -plot docs/performance/scale.svg"),
