@@ -38,8 +38,8 @@ BENCHMARKS = {
     "scale": ("bench-scale", 6, "-json {} -plot docs/performance/scale.svg"),
     "staging": ("bench-staging", 1, "-json {} -plot docs/performance/staging.svg"),
     "clients": ("bench-clients", 40, "--only vllm many --json {}"),
-    "mooncake": ("bench-clients", 15, "--only vllm --ways tent-as-mooncake,mooncake --json {}"),
-    "lmcache": ("bench-clients", 5, "--only lmcache --json {}"),
+    "mooncake": ("bench-clients", 5, "--only vllm --ways tent-as-mooncake,mooncake --json {}"),
+    "lmcache": ("bench-clients", 2, "--only lmcache --json {}"),
 }
 
 

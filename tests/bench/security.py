@@ -1,6 +1,6 @@
 """make bench-security: the cost of security/data, one lane protection beside another, in one run.
 
-    security.py [--rounds 9] [--note TEXT] [--json FILE]
+    security.py [--rounds 15] [--note TEXT] [--json FILE]
 
 Pairs of processes over TCP take turns, round by round: mode insecure, and mode local with data auth, sign and encrypt.
 Figures are medians with the least and the most of the rounds, and differences are those of neighbours in a round. CPU
@@ -77,7 +77,7 @@ def reported(row: Row, figures: dict[tuple[str, Work], list[Measured]]) -> Repor
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measures what the protection of data costs.")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds that count")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds that count")
     parser.add_argument("--note", default="", help="a word about the machine, such as busy")
     parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
     args = parser.parse_args()
