@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,6 +69,8 @@ var mutants = map[string]string{
 	"ends the rail of what is gone":   "MemoryThatIsGoneHereFailsItsSlicesOnly",
 	"blames the other end":            "MemoryThatIsGoneHereFailsItsSlicesOnly",
 	"forgets the neighbours":          "MemoryThatGoesMeanwhileFailsItsSlicesOnly",
+	"ends the rail under a siege":     "MemoryThatGoesMeanwhileFailsItsSlicesOnly",
+	"logs an error of its own":        "InfoIsComplete",
 	"reads nothing when it is woken":  "SleepersFindWhatWokeThem",
 	"has nothing to sleep on":         "SleepersFindWhatWokeThem",
 	"hands nothing back":              "SleepersFindWhatWokeThem",
@@ -109,6 +112,7 @@ func TestTheSuiteFindsBrokenTransports(t *testing.T) {
 			require.Error(t, err, "the suite did not notice")
 			require.Contains(t, out, rule)
 			require.NotContains(t, out, "test timed out")
+			require.NotContains(t, out, "panic: ", "the suite itself broke, and the rules behind it did not run")
 		})
 	}
 }
@@ -182,6 +186,9 @@ func TestMutant(t *testing.T) {
 				}
 				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
 				m.Matcher = inner.(transport.Matcher)
+				if name == "logs an error of its own" {
+					c.Host.Log().Error("mutant: internal error")
+				}
 				if t.Name() == "TestMutant/AStoppedPeerGoesOnWhereItWas" {
 					return speaker{m}
 				}
@@ -200,15 +207,16 @@ type mutant struct {
 	name string
 	gpu  *devicetest.Platform
 
-	mu    sync.Mutex
-	later []func()
-	seen  map[uint64]bool
-	ends  int
-	lock  sync.Mutex
-	junk  [][]byte
-	fake  []*transport.Slice
-	links map[uint32]transport.Link // by index, the newest
-	gone  bool
+	mu      sync.Mutex
+	later   []func()
+	seen    map[uint64]bool
+	ends    int
+	submits atomic.Int32
+	lock    sync.Mutex
+	junk    [][]byte
+	fake    []*transport.Slice
+	links   map[uint32]transport.Link // by index, the newest
+	gone    bool
 
 	forgotten transport.RemoteKey
 	alias     map[transport.RemoteKey]transport.RemoteKey
@@ -252,6 +260,10 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 			m.sink.Complete([]transport.Completion{{Slice: list[0], Id: list[0].Id,
 				Err: errs.New(errs.Lost, "mutant", "stale")}})
 			return 1
+		}
+	case "ends the rail under a siege":
+		if m.submits.Add(1) == 4 {
+			m.Transport.Fence(list[0].Rail)
 		}
 	case "drops slices at a replacement":
 		if len(list) > 1 {

@@ -37,6 +37,7 @@ func revokeRules() []rule {
 // the fence a transfer that began before it.
 func requireCutOff(t *testing.T, err *errs.Error) {
 	t.Helper()
+	require.NotNil(t, err, "it was carried out")
 	require.Contains(t, []errs.Code{errs.PermissionDenied, errs.AddressNotRegistered, errs.Stale}, err.Code, "%v", err)
 	require.Equal(t, errs.ScopeSlice, err.Scope, "%v", err)
 	require.False(t, err.Collateral, "%v", err)

@@ -186,7 +186,7 @@ func (w *World) finish() {
 		}
 		w.t.Error(c)
 	}
-	memories := w.memories
+	memories, downs := w.memories, w.downs
 	for _, folder := range w.folders {
 		if err := os.RemoveAll(folder); err != nil {
 			w.t.Error(err)
@@ -195,7 +195,7 @@ func (w *World) finish() {
 	w.mu.Unlock()
 	assert.NoError(w.t, goleak.Find(w.leak))
 	if w.t.Failed() { // somebody may still touch the memories, and a crash would hide the reason
-		for _, down := range w.downs[:min(len(w.downs), 10)] {
+		for _, down := range downs[:min(len(downs), 10)] {
 			w.t.Log("went down: " + down)
 		}
 		return
