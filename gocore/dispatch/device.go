@@ -32,13 +32,14 @@ type device struct {
 	held    intrusive.List[railState] // have been refused; the first is to be asked again first
 	woken   *link                     // the last one that was released, until it has been asked
 
-	transport  uint8          // of the first rail: its settings count
-	neighbours qos.Neighbours // nil: off
-	quota      qos.Quota      // how long the NIC takes for the bytes of all processes
-	wanted     [ClassCount]clock.Time
-	told       uint64     // bytes in flight that were published
-	toldAt     clock.Time // and when
-	timer      timer      // of the next publication
+	transport  uint8                  // of the first rail: its settings count
+	neighbours qos.Neighbours         // nil: off
+	quota      qos.Quota              // how long the NIC takes for the bytes of all processes
+	since      [ClassCount]clock.Time // when a class began to have work, after it had none
+	claimed    [ClassCount]clock.Time // until when we have claimed slots
+	told       uint64                 // bytes in flight that were published
+	toldAt     clock.Time             // and when
+	timer      timer                  // of the next publication
 }
 
 // deviceKey names a device. Transports share one where both give the system's name of it: a NIC has one wire for TCP
@@ -135,6 +136,9 @@ func (c *Core) beginWaiting(l *link, class int, now clock.Time) {
 	l.waiting[class] = now
 	for _, d := range l.devices {
 		if fresh {
+			if d.waiting[class]+d.flying[class] == 0 {
+				d.since[class] = now
+			}
 			d.waiting[class]++
 		}
 		d.lately[class] = now
@@ -242,8 +246,8 @@ func (d *device) noteCalm(slots qos.Slots, now clock.Time) {
 	}
 	d.calm = d.calm && (slots.Borrow || slots.Interval <= 0)
 	for class := High; d.calm && class < Low; class++ {
-		last := d.neighbours.Wanted(class, now)
-		d.calm = last == 0 || now.Sub(last) >= qos.CalmAfter
+		until := d.neighbours.Claimed(class, now)
+		d.calm = until == 0 || now.Sub(until) >= qos.CalmAfter
 	}
 }
 

@@ -52,23 +52,23 @@ func (m *model) lateRail(r *rand.Rand, id plan.LinkID) {
 
 // host is the knowledge that the processes of a host share of a NIC.
 type host struct {
-	world  *world
-	wanted [ClassCount]clock.Time // by all
-	theirs [ClassCount]clock.Time // by the other processes
-	others uint64
-	ours   uint64
-	told   clock.Time
+	world   *world
+	claimed [ClassCount]clock.Time // by all
+	theirs  [ClassCount]clock.Time // by the other processes
+	others  uint64
+	ours    uint64
+	told    clock.Time
 }
 
-func (h *host) Wants(class int, now clock.Time) {
-	h.wanted[class] = max(h.wanted[class], now)
-	if class == Low {
-		h.world.check.fail("LOW claims a slot")
+func (h *host) Claim(class int, until, now clock.Time) {
+	h.claimed[class] = max(h.claimed[class], until)
+	if class == Low || until <= now {
+		h.world.check.fail("class %d claims slots for %v", class, until.Sub(now))
 	}
 }
 
-func (h *host) Wanted(class int, _ clock.Time) clock.Time { return h.wanted[class] }
-func (h *host) Others(clock.Time) uint64                  { return h.others }
+func (h *host) Claimed(class int, _ clock.Time) clock.Time { return h.claimed[class] }
+func (h *host) Others(clock.Time) uint64                   { return h.others }
 
 func (h *host) Carries(bytes uint64, now clock.Time) {
 	if bytes == 0 && h.ours == 0 {
@@ -83,7 +83,8 @@ func (w *world) crowd(h *host) {
 		return
 	}
 	class := w.IntN(Low)
-	h.wanted[class], h.theirs[class] = w.now, w.now
+	until := w.now.Add(w.between(100*time.Microsecond, 2*time.Millisecond))
+	h.claimed[class], h.theirs[class] = max(h.claimed[class], until), until
 	h.others = w.Uint64N(1 << 20)
 	w.after(w.between(100*time.Microsecond, 3*time.Millisecond), func() { w.crowd(h) })
 }
@@ -121,7 +122,7 @@ func (k *checker) admitted(e *Effects) {
 		d, low := r.device, false
 		for _, s := range p.Slices {
 			if s.Class > High && d.neighbours != nil {
-				theirs := &host{wanted: d.neighbours.(*host).theirs} // our own claim may be newer than the slice
+				theirs := &host{claimed: d.neighbours.(*host).theirs} // our own claim may be newer than the slice
 				if ok, _ := r.link.options.Slots.May(int(s.Class), theirs, k.w.now); !ok {
 					k.fail("a slice of class %d in slot %d", s.Class, r.link.options.Slots.Current(k.w.now))
 				}

@@ -6,9 +6,8 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// This process publishes two facts about a NIC to the others of the host (qos.Neighbours): when it last had work of a
-// class, so that they leave it its slots, and how many bytes it has in flight. LOW is not published: nobody has to
-// leave it anything.
+// This process publishes two facts about a NIC to the others of the host (qos.Neighbours): until when it claims slots
+// for a class, and how many bytes it has in flight. LOW is not published: nobody has to leave it anything.
 
 const (
 	// heartbeat is the pause before bytes in flight are published again although they have not changed.
@@ -18,28 +17,29 @@ const (
 	shareInterval = 2 * time.Millisecond
 )
 
-// publish updates the view of the others, as far as it is older than an eighth of a slot. It arms the timer for the
-// next time: work that lasts keeps its claim, whether or not anything happens.
+// publish updates the view of the others: claims of which half has passed, and bytes that were told an eighth of a slot
+// ago. It arms the timer for the next time: work that lasts keeps its claim, whether or not anything happens.
 func (c *Core) publish(d *device, now clock.Time) {
 	n := d.neighbours
 	if n == nil {
 		return
 	}
-	interval := c.optionsOf(d.transport).Slots.Interval
-	if interval <= 0 {
-		interval = shareInterval
+	slots := c.optionsOf(d.transport).Slots
+	if slots.Interval <= 0 {
+		slots.Interval = shareInterval
 	}
-	fresh := interval / 8
+	fresh := slots.Interval / 8
 	next := heartbeat
 	for class := range Low {
 		if d.waiting[class]+d.flying[class] == 0 {
 			continue
 		}
-		next = interval / 2
-		if d.wanted[class] == 0 || now.Sub(d.wanted[class]) >= fresh {
-			d.wanted[class] = now
-			n.Wants(class, now)
+		hold := slots.Hold(now.Sub(d.since[class]))
+		if d.claimed[class].Sub(now) <= hold/2 {
+			d.claimed[class] = now.Add(hold)
+			n.Claim(class, d.claimed[class], now)
 		}
+		next = min(next, d.claimed[class].Sub(now)-hold/2)
 	}
 	bytes := d.bytes()
 	switch {
@@ -47,7 +47,7 @@ func (c *Core) publish(d *device, now clock.Time) {
 		d.told, d.toldAt = bytes, now
 		n.Carries(bytes, now)
 	case bytes != d.told:
-		next = min(next, interval/2)
+		next = min(next, slots.Interval/2)
 	}
 	if bytes > 0 || next < heartbeat {
 		c.timers.SetSooner(&d.timer, now.Add(next))

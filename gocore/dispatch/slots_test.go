@@ -22,18 +22,19 @@ func hosted(t *testing.T, slots qos.Slots, rates ...float64) (*race, *host) {
 
 const slot = 2 * time.Millisecond
 
-// want has another process want a class from now on, every so often.
-func (h *host) want(class int, every time.Duration) {
+// claim has another process claim slots for a class from now on, every so often, for so long.
+func (h *host) claim(class int, every, hold time.Duration) {
 	w := h.world
-	h.wanted[class], h.theirs[class] = w.now, w.now
-	w.after(every, func() { h.want(class, every) })
+	h.theirs[class] = w.now.Add(hold)
+	h.claimed[class] = max(h.claimed[class], h.theirs[class])
+	w.after(every, func() { h.claim(class, every, hold) })
 }
 
 // While another process has HIGH without end, LOW begins in every third slot only, and gets the bytes of that slot.
 func TestLowKeepsItsSlots(t *testing.T) {
 	for _, borrow := range []bool{false, true} {
 		r, h := hosted(t, qos.Slots{Interval: slot, Borrow: borrow}, 100*megabyte)
-		h.want(High, slot/4)
+		h.claim(High, slot/4, slot)
 		k := r.start(8<<20, Low) // the checker looks at the slot of each slice
 		took := r.took(k)
 		ideal := 3 * idealTime(8<<20, 100*megabyte)
@@ -58,7 +59,7 @@ func TestSlotsOfAQuietHostAreBorrowed(t *testing.T) {
 // round.
 func TestLowMovesUnderEndlessHighAndSlots(t *testing.T) {
 	r, h := hosted(t, qos.Slots{Interval: slot, Borrow: true}, 100*megabyte)
-	h.want(High, slot/4)
+	h.claim(High, slot/4, slot)
 	r.start(1<<28, High)
 	low := r.start(1<<28, Low)
 	bytes, last := uint64(0), r.now
@@ -74,25 +75,39 @@ func TestLowMovesUnderEndlessHighAndSlots(t *testing.T) {
 	require.Less(t, bytes, uint64(2*100*megabyte/50), "it does not become HIGH because it is large")
 }
 
-// Work that waits or is in flight keeps its claim although nothing happens, and nothing is claimed when there is
-// nothing.
-func TestLongWorkKeepsItsClaim(t *testing.T) {
-	r, h := hosted(t, qos.Slots{Interval: slot, Borrow: true}, megabyte)
-	k := r.start(64<<10, High) // 65 ms in one slice
-	for begun := r.now; !k.ended; {
-		r.run(r.now.Add(ms/10), func() bool { return false })
-		if r.now > begun.Add(ms) && !k.ended {
-			require.LessOrEqual(t, r.now.Sub(h.wanted[High]), slot)
+// Where another process has a short HIGH request now and then, LOW has the time between them, and its own slots.
+func TestShortHighLeavesLowTheTimeBetween(t *testing.T) {
+	const bytes = 8 << 20
+	r, h := hosted(t, qos.Slots{Interval: slot, Borrow: true}, 100*megabyte)
+	h.claim(High, slot, slot/8)
+	require.Less(t, r.took(r.start(bytes, Low)), idealTime(bytes, 100*megabyte)*12/10)
+}
+
+// Work that waits or is in flight keeps its claim although nothing happens. Behind it the claim lasts as long again, a
+// slot at most, and nothing is claimed when there is nothing.
+func TestWorkKeepsItsClaimAndEndsItSoon(t *testing.T) {
+	for _, rate := range []float64{1000, 300, 100, 25, 1} { // one slice of 65 us to 65 ms
+		r, h := hosted(t, qos.Slots{Interval: slot, Borrow: true}, rate*megabyte)
+		begun := r.now
+		k := r.start(64<<10, High)
+		for !k.ended {
+			r.run(r.now.Add(ms/50), func() bool { return k.ended })
+			if r.now == begun || k.ended {
+				continue
+			}
+			require.Greater(t, h.claimed[High], r.now)
 			require.EqualValues(t, 64<<10, h.ours)
 			require.LessOrEqual(t, r.now.Sub(h.told), slot, "the others see that it is alive")
 		}
+		require.Zero(t, h.ours)
+		left := h.claimed[High].Sub(r.now)
+		require.LessOrEqual(t, left, min(max(r.now.Sub(begun), slot/8), slot), "%v MB/s", rate)
+		last := h.claimed[High]
+		r.run(r.now.Add(time.Second), func() bool { return false })
+		require.Equal(t, last, h.claimed[High])
+		require.Zero(t, h.claimed[Low])
+		require.Greater(t, r.core.Deadline(), r.now.Add(ms), "and nothing wakes up for it")
 	}
-	require.Zero(t, h.ours)
-	last := h.wanted[High]
-	r.run(r.now.Add(time.Second), func() bool { return false })
-	require.Equal(t, last, h.wanted[High])
-	require.Zero(t, h.wanted[Low])
-	require.Greater(t, r.core.Deadline(), r.now.Add(ms), "and nothing wakes up for it")
 }
 
 // Of two equal NICs the one that other processes have filled is used less.

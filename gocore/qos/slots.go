@@ -10,10 +10,10 @@ import (
 // engine's mutex, once a slice at most, so nothing in it waits, locks or enters the kernel. Times are CLOCK_MONOTONIC,
 // the same for all.
 type Neighbours interface {
-	// Wants says that this process has work of a class for the NIC, waiting or in flight.
-	Wants(class int, now clock.Time)
-	// Wanted is when any process, this one too, last had work of a class; 0 if none ever had, and never later than now.
-	Wanted(class int, now clock.Time) clock.Time
+	// Claim says that this process has work of a class for the NIC, and keeps slots from less urgent classes until then.
+	Claim(class int, until, now clock.Time)
+	// Claimed is until when any process, this one too, has claimed slots for a class; 0 if none ever did.
+	Claimed(class int, now clock.Time) clock.Time
 	// Carries says how many bytes this process has in flight there.
 	Carries(bytes uint64, now clock.Time)
 	// Others is the number of bytes that the other processes that are alive have in flight there.
@@ -22,31 +22,37 @@ type Neighbours interface {
 
 // Slots divide time between the processes of a host, without a word between them. Slot 0 is for HIGH, slot 1 for HIGH
 // and MEDIUM, slot 2 for all, and so on in a circle. The zero value is off.
+//
+// With Borrow, a class may also begin while no more urgent one claims slots. A claim lasts as long again as its work has
+// (Hold), so a short request now and then does not keep the others out for whole slots.
 type Slots struct {
 	Interval time.Duration // of one slot
-	Borrow   bool          // a slot that no more urgent class has wanted for one interval may be used by the others
+	Borrow   bool
 }
 
 // Current is the slot of a moment: 0, 1 or 2.
 func (s Slots) Current(now clock.Time) int { return int(now / clock.Time(s.Interval) % Classes) }
+
+// Hold is how long a claim lasts that is made now for work of some age: as long again, an eighth of an interval at least
+// and one at most. So claims are renewed ever more rarely, and end soon after short work.
+func (s Slots) Hold(age time.Duration) time.Duration { return min(max(age, s.Interval/8), s.Interval) }
 
 // May reports whether a class may begin a slice now, else when to ask again.
 func (s Slots) May(class int, n Neighbours, now clock.Time) (ok bool, again clock.Time) {
 	if s.Interval <= 0 || n == nil || class == High {
 		return true, 0
 	}
-	interval, quiet := clock.Time(s.Interval), clock.Never
+	quiet := clock.Never
 	if s.Borrow { // asked first: it is the usual answer, and dividing by the interval costs more than all the rest
 		quiet = 0
 		for urgent := range class {
-			if last := n.Wanted(urgent, now); last != 0 {
-				quiet = max(quiet, last+interval)
-			}
+			quiet = max(quiet, n.Claimed(urgent, now))
 		}
 		if now >= quiet {
 			return true, 0
 		}
 	}
+	interval := clock.Time(s.Interval)
 	turn := now / interval
 	slot := turn % Classes
 	if clock.Time(class) <= slot {

@@ -12,10 +12,10 @@ import (
 // host is the knowledge that processes share.
 type host [Classes]clock.Time
 
-func (h *host) Wants(class int, now clock.Time)           { h[class] = max(h[class], now) }
-func (h *host) Wanted(class int, _ clock.Time) clock.Time { return h[class] }
-func (h *host) Carries(uint64, clock.Time)                {}
-func (h *host) Others(clock.Time) (bytes uint64)          { return 0 }
+func (h *host) Claim(class int, until, _ clock.Time)       { h[class] = max(h[class], until) }
+func (h *host) Claimed(class int, _ clock.Time) clock.Time { return h[class] }
+func (h *host) Carries(uint64, clock.Time)                 {}
+func (h *host) Others(clock.Time) (bytes uint64)           { return 0 }
 
 const ms = clock.Time(time.Millisecond)
 
@@ -35,25 +35,33 @@ func TestSlotsGoRoundAndAdmitAsTheSeedSays(t *testing.T) {
 	}
 }
 
-func TestASlotIsBorrowedAfterOneQuietInterval(t *testing.T) {
+func TestASlotIsBorrowedWhenNobodyClaimsIt(t *testing.T) {
 	s := Slots{Interval: 2 * time.Millisecond, Borrow: true}
 	h := &host{}
 	ok, _ := s.May(Low, h, 600*ms)
-	require.True(t, ok, "nobody ever wanted it")
-	h.Wants(High, 600*ms)
+	require.True(t, ok, "nobody ever claimed it")
+	h.Claim(High, 601*ms, 600*ms)
 	ok, again := s.May(Low, h, 600*ms+1)
 	require.False(t, ok)
-	require.Equal(t, 602*ms, again)
+	require.Equal(t, 601*ms, again)
 	ok, _ = s.May(Low, h, again)
 	require.True(t, ok)
-	h.Wants(Medium, 605*ms)
+	h.Claim(Medium, 607*ms, 605*ms)
 	ok, _ = s.May(Low, h, 606*ms)
 	require.False(t, ok, "MEDIUM has it, too")
 	ok, _ = s.May(Medium, h, 606*ms)
 	require.True(t, ok, "MEDIUM is not in its own way")
-	h.Wants(Low, 606*ms)
+	h.Claim(Low, 608*ms, 606*ms)
 	ok, _ = s.May(Low, h, 607*ms)
 	require.True(t, ok, "nor is LOW")
+}
+
+func TestAClaimLastsAsLongAsItsWorkHas(t *testing.T) {
+	s := Slots{Interval: 2 * time.Millisecond}
+	for age, hold := range map[time.Duration]time.Duration{0: 250 * time.Microsecond, 249 * time.Microsecond: 250 * time.Microsecond,
+		time.Millisecond: time.Millisecond, time.Second: 2 * time.Millisecond} {
+		require.Equal(t, hold, s.Hold(age))
+	}
 }
 
 func TestNoSlotsWithoutNeighbours(t *testing.T) {

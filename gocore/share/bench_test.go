@@ -43,7 +43,7 @@ func (o *Other) Hammer(name string, _ *int) error {
 // slice is all that the core does for one slice. Its class is wanted, the slot is asked, the load of the NIC changes
 // and is compared with the others'.
 func slice(d *Device, i uint64, now clock.Time) bool {
-	d.Wants(qos.Low, now)
+	claim(d, qos.Low, now)
 	ok, _ := qos.Slots{Interval: interval, Borrow: true}.May(qos.Low, d, now)
 	d.Carries(i%64*65536, now)
 	return ok && d.Others(now) > 0

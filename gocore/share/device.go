@@ -22,13 +22,13 @@ type Device struct {
 	refused   bool                  // the keeper's: it was said that there is no room
 
 	// The caller's.
-	wanted [qos.Classes]clock.Time
-	told   [qos.Classes]clock.Time // when wanted was published
-	bytes  uint64                  // as published
-	said   clock.Time              // when bytes were
-	slot   int                     // as published
-	seen   look                    // the others' rows, as read last
-	looked clock.Time              // when seen was read
+	claimed [qos.Classes]clock.Time
+	told    [qos.Classes]clock.Time // as published
+	bytes   uint64                  // as published
+	said    clock.Time              // when bytes were
+	slot    int                     // as published
+	seen    look                    // the others' rows, as read last
+	looked  clock.Time              // when seen was read
 }
 
 var _ qos.Neighbours = (*Device)(nil)
@@ -40,20 +40,20 @@ type place struct {
 }
 
 // grain is the interval in which a process writes and reads the words that change all the time. News are at most two
-// grains old, and a class may seem to have been wanted one grain earlier than it was.
+// grains old, and a claim may seem to end one grain sooner than it does.
 func grain(interval time.Duration) clock.Time {
 	return clock.Time(min(interval/16, 100*time.Microsecond))
 }
 
-// Wants implements qos.Neighbours.
-func (d *Device) Wants(class int, now clock.Time) {
-	d.wanted[class] = now
-	if now-max(d.told[class], d.seen.wanted[class]) < d.memory.grain {
+// Claim implements qos.Neighbours.
+func (d *Device) Claim(class int, until, now clock.Time) {
+	d.claimed[class] = until
+	if until-max(d.told[class], d.theirs(class)) < d.memory.grain {
 		return // we have said it, or another process has, and the line is one for all
 	}
-	d.told[class] = now
+	d.told[class] = until
 	d.memory.stir()
-	if p := d.at.Load(); p != nil && p.want(class, now) != nil {
+	if p := d.at.Load(); p != nil && p.want(class, max(until-clock.Time(d.memory.slots.Interval), 1), now) != nil {
 		d.lost(p)
 	} else if slot := d.memory.slots.Current(now); p != nil && slot != d.slot {
 		d.slot = slot
@@ -63,10 +63,18 @@ func (d *Device) Wants(class int, now clock.Time) {
 	}
 }
 
-// Wanted implements qos.Neighbours.
-func (d *Device) Wanted(class int, now clock.Time) clock.Time {
+// Claimed implements qos.Neighbours.
+func (d *Device) Claimed(class int, now clock.Time) clock.Time {
 	d.look(now)
-	return max(d.wanted[class], d.seen.wanted[class])
+	return max(d.claimed[class], d.theirs(class))
+}
+
+// theirs is until when the claim of a class is that the file had when it was read last.
+func (d *Device) theirs(class int) clock.Time {
+	if wanted := d.seen.wanted[class]; wanted != 0 {
+		return wanted + clock.Time(d.memory.slots.Interval)
+	}
+	return 0
 }
 
 // Carries implements qos.Neighbours. That there is something in flight, or nothing any more, is published at once.
@@ -107,9 +115,15 @@ func (d *Device) lost(p *place) {
 	d.memory.poke()
 }
 
-func (p *place) want(class int, now clock.Time) (fault *mem.Fault) {
+// want writes when a class was last wanted, unless another process claims slots for longer.
+func (p *place) want(class int, last, now clock.Time) (fault *mem.Fault) {
 	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
-	store(p.base, deviceAt(p.device)+atWanted+class*8, uint64(now))
+	at := word(p.base, deviceAt(p.device)+atWanted+class*8)
+	for old := atomic.LoadUint64(at); believed(clock.Time(old), now) < last; old = atomic.LoadUint64(at) {
+		if atomic.CompareAndSwapUint64(at, old, uint64(last)) {
+			break
+		}
+	}
 	return nil
 }
 

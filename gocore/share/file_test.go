@@ -121,13 +121,13 @@ func TestARemovedFileIsFollowedByTheNextOne(t *testing.T) {
 		newcomer := r.device(r.open(), "eth0")
 		r.until(name, func() bool {
 			now := clock.Now()
-			a.Wants(qos.High, now)
+			claim(a, qos.High, now)
 			a.Carries(5, now)
 			b.Carries(6, now)
 			return newcomer.Others(now) == 11 && a.at.Load() != old
 		})
 		require.Empty(t, r.told, "sharing has never ended")
-		require.NotNil(t, old.want(qos.High, 1), "the old file is not touched any more")
+		require.NotNil(t, old.want(qos.High, 1, 1), "the old file is not touched any more")
 		require.True(t, mapped(t, old.base), "but nobody else's memory may come there")
 		a.memory.Close()
 		require.False(t, mapped(t, old.base))
@@ -177,7 +177,7 @@ func TestASpoiledFileEndsSharingAndNothingElse(t *testing.T) {
 		m := r.open()
 		a, b := r.device(m, "eth0"), r.device(r.open(), "eth0")
 		now := clock.Now()
-		a.Wants(qos.High, now)
+		claim(a, qos.High, now)
 		a.Carries(1, now)
 		require.NoError(t, c.spoil(r.path()), name)
 		if strings.HasPrefix(name, "cut to") {
@@ -186,13 +186,13 @@ func TestASpoiledFileEndsSharingAndNothingElse(t *testing.T) {
 			require.Nil(t, b.at.Load(), "who has met a fault looks for no more of them")
 		}
 		for i := range clock.Time(1000) { // on the data path, at once
-			a.Wants(qos.High, now+i*ms)
+			claim(a, qos.High, now+i*ms)
 			a.Carries(uint64(i), now+i*ms)
 			a.Others(now + i*ms)
-			require.Equal(t, now+i*ms, a.Wanted(qos.High, now+i*ms), "its own are as ever")
+			require.Equal(t, now+i*ms+2*ms, a.Claimed(qos.High, now+i*ms), "its own are as ever")
 		}
 		for range 2 { // a and b
-			b.Wants(qos.High, clock.Now())
+			claim(b, qos.High, clock.Now())
 			cause := r.next()
 			require.NotNil(t, cause, name)
 			require.ErrorContains(t, cause, c.says, name)
@@ -200,7 +200,7 @@ func TestASpoiledFileEndsSharingAndNothingElse(t *testing.T) {
 		}
 		spoiled := r.content()
 		for i := range clock.Time(1000) {
-			a.Wants(qos.High, now+(2000+i)*ms)
+			claim(a, qos.High, now+(2000+i)*ms)
 			b.Carries(1, now+(2000+i)*ms)
 		}
 		require.True(t, spoiled == r.content(), "%s: it is not written to any more", name)
@@ -210,7 +210,7 @@ func TestASpoiledFileEndsSharingAndNothingElse(t *testing.T) {
 		r.until(name, func() bool {
 			now := clock.Now() + 10000*ms // behind the times above
 			a.Carries(5, now)
-			b.Wants(qos.Low, now)
+			claim(b, qos.Low, now)
 			return b.Others(now) == 5
 		})
 		require.Nil(t, r.next(), name)
@@ -234,9 +234,9 @@ func FuzzAnyFileIsSafe(f *testing.F) {
 		r.write(string(body))
 		d := r.device(r.open(), "eth0")
 		now := clock.Now()
-		d.Wants(qos.Low, now)
+		claim(d, qos.Low, now)
 		d.Carries(7, now)
-		require.LessOrEqual(t, d.Wanted(qos.High, now), now)
+		require.LessOrEqual(t, d.Claimed(qos.High, now), now+2*ms)
 		require.LessOrEqual(t, d.Others(now), uint64(rowsMax*bytesMost))
 	})
 }

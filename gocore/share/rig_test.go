@@ -114,6 +114,9 @@ func (r *rig) write(text string) {
 	require.NoError(r.t, os.WriteFile(r.path(), []byte(text), 0o600))
 }
 
+// claim claims slots for one interval.
+func claim(d *Device, class int, now clock.Time) { d.Claim(class, now.Add(interval), now) }
+
 func words(list ...uint64) string {
 	var b strings.Builder
 	for _, w := range list {

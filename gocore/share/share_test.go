@@ -61,24 +61,37 @@ func TestBytesThatNobodyConfirmsDoNotCountAnyMore(t *testing.T) {
 	require.EqualValues(t, 1000, b.Others(now+staleness+2*ms), "it is back")
 }
 
-func TestAWishIsHeardByAll(t *testing.T) {
+func TestAClaimIsHeardByAll(t *testing.T) {
 	r := newRig(t)
 	a, b := r.device(r.open(), "eth0"), r.device(r.open(), "eth0")
 	now := clock.Now()
-	require.Zero(t, b.Wanted(qos.High, now))
-	a.Wants(qos.High, now)
-	require.Equal(t, now, a.Wanted(qos.High, now))
-	require.Equal(t, now, b.Wanted(qos.High, now+ms))
-	require.Zero(t, b.Wanted(qos.Medium, now+ms))
-	a.Wants(qos.High, now+1)
-	require.Equal(t, now+1, a.Wanted(qos.High, now+1), "of its own each is exact")
+	require.Zero(t, b.Claimed(qos.High, now))
+	claim(a, qos.High, now)
+	require.Equal(t, now+2*ms, a.Claimed(qos.High, now))
+	require.Equal(t, now+2*ms, b.Claimed(qos.High, now+ms))
+	require.Zero(t, b.Claimed(qos.Medium, now+ms))
+	claim(a, qos.High, now+1)
+	require.Equal(t, now+1+2*ms, a.Claimed(qos.High, now+1), "of its own each is exact")
 	now += ms
 	for range 200 {
 		now += ms / 3
-		a.Wants(qos.High, now)
-		require.GreaterOrEqual(t, b.Wanted(qos.High, now), now-2*grain(interval)-ms/3, "a held wish stays young")
-		require.LessOrEqual(t, b.Wanted(qos.High, now), now)
+		claim(a, qos.High, now)
+		require.GreaterOrEqual(t, b.Claimed(qos.High, now), now+2*ms-2*grain(interval)-ms/3, "one that is kept up")
+		require.LessOrEqual(t, b.Claimed(qos.High, now), now+2*ms)
 	}
+}
+
+// Claims of several processes are one word: a short one does not end a longer one of another process.
+func TestTheLongestClaimCounts(t *testing.T) {
+	r := newRig(t)
+	a, b, c := r.device(r.open(), "eth0"), r.device(r.open(), "eth0"), r.device(r.open(), "eth0")
+	now := clock.Now()
+	a.Claim(qos.High, now+2*ms, now)
+	b.Claim(qos.High, now+ms, now)
+	require.Equal(t, now+2*ms, c.Claimed(qos.High, now))
+	require.Equal(t, now+2*ms, b.Claimed(qos.High, now))
+	b.Claim(qos.High, now+5*ms, now+4*ms)
+	require.Equal(t, now+5*ms, c.Claimed(qos.High, now+4*ms))
 }
 
 // Slots over the shared file make the same decision as in package qos.
@@ -87,15 +100,15 @@ func TestSlotsOfTwoProcesses(t *testing.T) {
 	a, b := r.device(r.open(), "eth0"), r.device(r.open(), "eth0")
 	s := qos.Slots{Interval: interval, Borrow: true}
 	now := clock.Now()/(6*ms)*(6*ms) + 6*ms // slot 0
-	b.Wants(qos.Low, now)
+	claim(b, qos.Low, now)
 	ok, _ := s.May(qos.Low, b, now)
 	require.True(t, ok, "nobody wants more")
-	a.Wants(qos.High, now)
-	b.Wants(qos.Low, now+ms)
+	claim(a, qos.High, now)
+	claim(b, qos.Low, now+ms)
 	ok, again := s.May(qos.Low, b, now+ms)
 	require.False(t, ok)
 	require.Equal(t, now+2*ms, again)
-	b.Wants(qos.Low, again)
+	claim(b, qos.Low, again)
 	ok, _ = s.May(qos.Low, b, again)
 	require.True(t, ok, "after one quiet interval")
 }
@@ -106,24 +119,24 @@ func TestTimesThatMakeNoSenseAreNotBelieved(t *testing.T) {
 	now := clock.Now()
 	p := a.at.Load()
 	for _, bad := range []clock.Time{now + 2*ahead, clock.Never, -1, -clock.Never} {
-		require.Nil(t, p.want(qos.High, bad))
+		store(p.base, deviceAt(p.device)+atWanted, uint64(bad))
 		require.Nil(t, p.carry(1000, bad))
 		b.looked = 0
 		require.Zero(t, b.Others(now), "bytes of %d", bad)
-		require.Zero(t, b.Wanted(qos.High, now), "a wish of %d", bad)
+		require.Zero(t, b.Claimed(qos.High, now), "a claim of %d", bad)
 	}
-	require.Nil(t, p.want(qos.High, now+ms))
+	require.Nil(t, p.want(qos.High, now+ms, now+ms), "nonsense claims nothing, and is written over")
 	require.Nil(t, p.carry(1<<63, now+ms))
 	b.looked = 0
 	require.EqualValues(t, bytesMost, b.Others(now), "his clock was read later than ours")
-	require.Equal(t, now, b.Wanted(qos.High, now))
+	require.Equal(t, now+2*ms, b.Claimed(qos.High, now))
 }
 
 func TestTheHeaderIsAsTheSeedShowsIt(t *testing.T) {
 	r := newRig(t)
 	d := r.device(r.open(), "eth0")
 	for slot := range clock.Time(3) {
-		d.Wants(qos.High, 600*ms+slot*2*ms)
+		claim(d, qos.High, 600*ms+slot*2*ms)
 		b := []byte(r.content())
 		require.EqualValues(t, 0x2025082772805203, binary.LittleEndian.Uint64(b))
 		require.EqualValues(t, version, binary.LittleEndian.Uint32(b[8:]))
@@ -218,7 +231,7 @@ func TestAnIdleMemorySleeps(t *testing.T) {
 	d := r.device(m, "eth0")
 	for range 3 {
 		r.until("asleep", m.asleep.Load)
-		d.Wants(qos.Low, clock.Now())
+		claim(d, qos.Low, clock.Now())
 		require.False(t, m.asleep.Load())
 	}
 }
@@ -231,7 +244,7 @@ func TestTakingPartAllocatesNothing(t *testing.T) {
 	s := qos.Slots{Interval: interval, Borrow: true}
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		now += grain(interval)
-		d.Wants(qos.Low, now)
+		claim(d, qos.Low, now)
 		_, _ = s.May(qos.Low, d, now)
 		d.Carries(uint64(now), now)
 		d.Others(now)

@@ -37,7 +37,7 @@ func (l *Load) TakePart(args PartArgs, ns *float64) error {
 	now, bytes, count := begin, uint64(0), 0
 	for end := begin.Add(args.For); now < end; now = clock.Now() {
 		for range 16 {
-			d.Wants(dispatch.Low, now)
+			d.Claim(dispatch.Low, now.Add(slot), now)
 			slots.May(dispatch.Low, d, now)
 			d.Carries(uint64(count)%64*smallBytes, now)
 			bytes += d.Others(now)

@@ -76,13 +76,16 @@ func life(m *share.Memory, round int) {
 			return
 		}
 		for _, d := range all {
-			d.Wants(int(i%qos.Classes), now)
+			claim(d, int(i%qos.Classes), now)
 			d.Carries(i%3*4096, now)
 			d.Others(now)
-			d.Wanted(qos.High, now)
+			d.Claimed(qos.High, now)
 		}
 	}
 }
+
+// claim claims slots for one interval.
+func claim(d *share.Device, class int, now clock.Time) { d.Claim(class, now.Add(interval), now) }
 
 func open(name string) (*share.Memory, error) {
 	return share.Open(context.Background(), share.Options{Name: name, Branch: "transports/tcp", Interval: interval,
@@ -197,8 +200,8 @@ func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 		s.header()
 		alive[i] = s.victim()
 		now := clock.Now()
-		s.device.Wants(qos.High, now)
-		require.GreaterOrEqual(t, s.device.Wanted(qos.High, now), now, "we go on, kill %d", n)
+		claim(s.device, qos.High, now)
+		require.GreaterOrEqual(t, s.device.Claimed(qos.High, now), now, "we go on, kill %d", n)
 		require.Nil(t, s.memory.View(now).Cause, "kill %d", n)
 		require.LessOrEqual(t, s.memory.View(now).Processes, 1+len(alive), "kill %d: the dead are no processes", n)
 	}
@@ -229,7 +232,7 @@ func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 		for i, d := range mine {
 			d.Carries(1, now)
 			if all[0].Device("tcp", "new"+strconv.Itoa(i)).Others(now) == 0 {
-				all[0].Device("tcp", "new"+strconv.Itoa(i)).Wants(qos.Low, now)
+				claim(all[0].Device("tcp", "new"+strconv.Itoa(i)), qos.Low, now)
 				return false
 			}
 		}
@@ -268,7 +271,7 @@ func TestStoppedProcessesHoldNobodyUp(t *testing.T) {
 		s.spin()
 		require.NoError(t, c.Signal(unix.SIGSTOP))
 		now := clock.Now()
-		s.device.Wants(qos.High, now)
+		claim(s.device, qos.High, now)
 		s.device.Others(now)
 		require.Less(t, clock.Now().Sub(now), time.Second)
 		came := time.Now()
