@@ -62,7 +62,7 @@ type Engine struct {
 	NotificationBytes    uint64        `key:"notification_bytes" takes:"1MiB..64GiB" unit:"B" default:"64MiB" help:"Bytes of notifications waiting to be read; one peer may fill an eighth of them."`
 	Staging              bool          `key:"staging/enable" default:"true" help:"Memory of a device goes through pools in memory of the host, where no transport carries it to the peer or the file directly."`
 	StagingSlots         int           `key:"staging/slots" takes:"2..4096" default:"32" help:"Slots of a pool: as many pieces are copied and on the wire at once. There is a pool for each NUMA node that needs one, from its first use."`
-	StagingSlotBytes     uint64        `key:"staging/slot_bytes" takes:"64KiB..1GiB" unit:"B" default:"1MiB" help:"Bytes of a slot, the longest piece of a transfer through memory of the host."`
+	StagingSlotBytes     uint64        `key:"staging/slot_bytes" takes:"64KiB..1GiB" unit:"B" default:"1MiB" help:"Bytes of a slot, the longest piece of a transfer through memory of the host. Pieces are a 32nd of their request, 256 KiB at least."`
 	LegacySelection      bool          `key:"use_legacy_transport_selection" default:"false" from:"upstream" help:"Selection by the fixed order of the build, without policies."`
 	AllowFaults          bool          `key:"allow_faults" default:"false" help:"Faults may be injected into this engine's transports and control plane: for tests. TENT_FAULTS sets it too."`
 	Faults               string        `key:"faults" help:"Faults from the start, in the language of transports/faulty, as in TENT_FAULTS; needs allow_faults."`

@@ -28,6 +28,22 @@ type stage struct {
 // stagePartsMost bounds the parts of a piece in a slot.
 const stagePartsMost = 4096
 
+// Hops work side by side, but for the first piece, which is alone in the first hop, and the last piece in the last.
+// So a piece is a small part of its task, as long as there is still something to copy for the price of a call.
+const (
+	stagedParts = 32
+	stagedLeast = 256 << 10 // bytes
+)
+
+// stagedMost is the longest piece of a task over several hops.
+func stagedMost(length, alignment uint64) uint64 {
+	n := max(length/stagedParts, stagedLeast)
+	if alignment > 1 {
+		n = max(n-n%alignment, alignment)
+	}
+	return n
+}
+
 // rampsMost bounds the ramps of a stage.
 const rampsMost = 8
 

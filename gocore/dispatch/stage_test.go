@@ -49,6 +49,24 @@ func TestAPieceGoesThroughItsStages(t *testing.T) {
 	require.Equal(t, Completed, r.status(b).State)
 }
 
+// A 32nd of the task fills the pipeline, in multiples of the alignment, 256 KiB at least and a slot at most.
+func TestPiecesOfSeveralHopsAreSmallPartsOfTheirTask(t *testing.T) {
+	for length, piece := range map[uint64]uint64{64 * kib: 64 * kib, 300 * kib: 256 * kib, 8 << 20: 256 * kib,
+		16 << 20: 512 * kib, 20<<20 + 4*kib: 640 * kib, 1 << 30: 1 << 20} {
+		r := newRig(t, Options{})
+		near, far := r.link(0, 0, 1, 64<<20), r.link(1, 0, 1, 64<<20)
+		pool, err := r.core.AddStage(StageSpec{Slots: 64, SlotBytes: 1 << 20, Local: 0x1000000, Remote: 0x2000000})
+		require.Nil(t, err)
+		p := &plan.Plan{Routes: []plan.Route{{Alignment: 4 * kib, Hops: []plan.Hop{
+			{Link: near, Op: transport.Write, Remote: pool}, {Link: far, Op: transport.Write, Local: pool}}}}}
+		b := r.submit(p, High, length, clock.Never)
+		require.Equal(t, piece, r.out[0].Length, "of %d", length)
+		r.drain()
+		require.Equal(t, Completed, r.status(b).State)
+		require.Equal(t, length, r.status(b).Bytes)
+	}
+}
+
 func TestAFullStageIsBackpressureForItsTasksOnly(t *testing.T) {
 	r := newRig(t, Options{})
 	p, links := staged(r, 2)

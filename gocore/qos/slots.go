@@ -10,7 +10,7 @@ import (
 // engine's mutex, once a slice at most, so nothing in it waits, locks or enters the kernel. Times are CLOCK_MONOTONIC,
 // the same for all.
 type Neighbours interface {
-	// Claim says that this process has work of a class for the NIC, and keeps slots from less urgent classes until then.
+	// Claim says that this process has work of a class for the NIC. It keeps slots from less urgent classes until then.
 	Claim(class int, until, now clock.Time)
 	// Claimed is until when any process, this one too, has claimed slots for a class; 0 if none ever did.
 	Claimed(class int, now clock.Time) clock.Time
@@ -23,8 +23,8 @@ type Neighbours interface {
 // Slots divide time between the processes of a host, without a word between them. Slot 0 is for HIGH, slot 1 for HIGH
 // and MEDIUM, slot 2 for all, and so on in a circle. The zero value is off.
 //
-// With Borrow, a class may also begin while no more urgent one claims slots. A claim lasts as long again as its work has
-// (Hold), so a short request now and then does not keep the others out for whole slots.
+// With Borrow, a class may also begin while no more urgent one claims slots. A claim lasts as long again as its work
+// has (Hold), so a short request now and then does not keep the others out for whole slots.
 type Slots struct {
 	Interval time.Duration // of one slot
 	Borrow   bool
@@ -33,8 +33,8 @@ type Slots struct {
 // Current is the slot of a moment: 0, 1 or 2.
 func (s Slots) Current(now clock.Time) int { return int(now / clock.Time(s.Interval) % Classes) }
 
-// Hold is how long a claim lasts that is made now for work of some age: as long again, an eighth of an interval at least
-// and one at most. So claims are renewed ever more rarely, and end soon after short work.
+// Hold is how long a claim lasts that is made now for work of some age: as long again. It is an eighth of an interval
+// at least and one at most. So claims are renewed ever more rarely, and end soon after short work.
 func (s Slots) Hold(age time.Duration) time.Duration { return min(max(age, s.Interval/8), s.Interval) }
 
 // May reports whether a class may begin a slice now, else when to ask again.

@@ -58,8 +58,9 @@ func TestASlotIsBorrowedWhenNobodyClaimsIt(t *testing.T) {
 
 func TestAClaimLastsAsLongAsItsWorkHas(t *testing.T) {
 	s := Slots{Interval: 2 * time.Millisecond}
-	for age, hold := range map[time.Duration]time.Duration{0: 250 * time.Microsecond, 249 * time.Microsecond: 250 * time.Microsecond,
-		time.Millisecond: time.Millisecond, time.Second: 2 * time.Millisecond} {
+	const us = time.Microsecond
+	for age, hold := range map[time.Duration]time.Duration{0: 250 * us, 249 * us: 250 * us, 1000 * us: 1000 * us,
+		time.Second: 2000 * us} {
 		require.Equal(t, hold, s.Hold(age))
 	}
 }

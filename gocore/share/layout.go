@@ -15,8 +15,8 @@ import (
 //	16       48 bytes of the seed's robust mutex, which nobody takes here: zero
 //	64       length of a slot in ns; clock of the makers
 //	128      a bit for each row that is taken: a hint where to look, the row's lock is the truth
-//	4096     devices, 128 bytes each: name (empty: free), and on a line of its own when each class was last wanted, which
-//	         is a slot before its claim ends
+//	4096     devices, 128 bytes each: name (empty: free), and on a line of its own when each class was last wanted; its
+//	         claim ends a slot later
 //	16384    rows, a page each: the process (for people), the devices that it uses; for each device its bytes in
 //	         flight and the time of that report
 //
