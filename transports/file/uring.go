@@ -328,8 +328,8 @@ func (u *owner) cancel(it *item) {
 	}
 }
 
-// atOnce is the most operations that enter the kernel by one call. It prepares all of a longer call before the disk gets
-// the first (a plug), and with READs of 4 KiB, ended by the dozen, the disk would be idle for a fifth of the time.
+// atOnce is the most operations that enter the kernel by one call. It prepares all of a longer call before the disk
+// gets the first (a plug), and with READs of 4 KiB, ended by the dozen, the disk would idle for a fifth of the time.
 const atOnce = 2
 
 // submit carries out new operations that the page cache can serve, and fills in entries for the others. It returns how
