@@ -245,6 +245,12 @@ def beside(stack: contextlib.ExitStack, program: Path, shape: Shape, path: Path)
     return [*engines, plain]
 
 
+def file_system(folder: Path) -> str:
+    """The kind of file system that a folder is on, as in "ext4"."""
+    command = ["df", "--output=fstype", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
+
+
 def make(folder: Path, megabytes: int) -> Path:
     """A file of random bytes: zeroes are moved faster than anything else."""
     path = folder / "tent-bench.bin"
@@ -331,7 +337,7 @@ def main() -> int:
                 print(shape.name, "done", file=sys.stderr, flush=True)
         finally:
             path.unlink()
-    machine = f"{args.folder}, {os.cpu_count()} cores, Linux {platform.release()}, {args.rounds} rounds"
+    machine = f"{file_system(args.folder)}, {os.cpu_count()} cores, Linux {platform.release()}, {args.rounds} rounds"
     show(today("bench-file", sys.argv[1:], machine, measured), args.json)
     return 0
 
