@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/qos"
 )
 
 // This process publishes two facts about a NIC to the others of the host (qos.Neighbours): until when it claims slots
@@ -24,10 +25,7 @@ func (c *Core) publish(d *device, now clock.Time) {
 	if n == nil {
 		return
 	}
-	slots := c.optionsOf(d.transport).Slots
-	if slots.Interval <= 0 {
-		slots.Interval = shareInterval
-	}
+	slots := c.slotsOf(d)
 	fresh := slots.Interval / 8
 	next := heartbeat
 	for class := range Low {
@@ -52,6 +50,15 @@ func (c *Core) publish(d *device, now clock.Time) {
 	if bytes > 0 || next < heartbeat {
 		c.timers.SetSooner(&d.timer, now.Add(next))
 	}
+}
+
+// slotsOf returns the slots of a NIC, and some for the pace of publications where there are none.
+func (c *Core) slotsOf(d *device) qos.Slots {
+	slots := c.optionsOf(d.transport).Slots
+	if slots.Interval <= 0 {
+		slots.Interval = shareInterval
+	}
+	return slots
 }
 
 // predictFinish predicts in ns when want more bytes would be there over a rail. Where the others of the host are known,

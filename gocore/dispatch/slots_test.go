@@ -83,6 +83,21 @@ func TestShortHighLeavesLowTheTimeBetween(t *testing.T) {
 	require.Less(t, r.took(r.start(bytes, Low)), idealTime(bytes, 100*megabyte)*12/10)
 }
 
+// Requests with short pauses between them are one work: its claims become long, and are renewed rarely.
+func TestShortPausesDoNotEndWork(t *testing.T) {
+	for _, c := range []struct{ pause, held time.Duration }{{slot / 20, slot}, {slot / 10, slot / 8}} {
+		r, h := hosted(t, qos.Slots{Interval: slot, Borrow: true}, 1000*megabyte)
+		for range 40 {
+			k := r.start(64<<10, High)
+			r.run(r.now.Add(time.Second), func() bool { return k.ended })
+			r.run(r.now.Add(c.pause), func() bool { return false })
+		}
+		k := r.start(64<<10, High)
+		require.Equal(t, c.held, h.claimed[High].Sub(r.now), "after pauses of %v", c.pause)
+		r.run(r.now.Add(time.Second), func() bool { return k.ended })
+	}
+}
+
 // Work that waits or is in flight keeps its claim although nothing happens. Behind it the claim lasts as long again, a
 // slot at most, and nothing is claimed when there is nothing.
 func TestWorkKeepsItsClaimAndEndsItSoon(t *testing.T) {

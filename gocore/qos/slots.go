@@ -37,6 +37,10 @@ func (s Slots) Current(now clock.Time) int { return int(now / clock.Time(s.Inter
 // at least and one at most. So claims are renewed ever more rarely, and end soon after short work.
 func (s Slots) Hold(age time.Duration) time.Duration { return min(max(age, s.Interval/8), s.Interval) }
 
+// Pause is how long a class must have had no work for its next work to be new. Requests one behind the other are one
+// work.
+func (s Slots) Pause() time.Duration { return s.Interval / 16 }
+
 // May reports whether a class may begin a slice now, else when to ask again.
 func (s Slots) May(class int, n Neighbours, now clock.Time) (ok bool, again clock.Time) {
 	if s.Interval <= 0 || n == nil || class == High {
