@@ -17,8 +17,8 @@ import (
 )
 
 // The kept bids give every slice to the rail that would win if all rails were asked for every slice. Two cores get the
-// same random traffic, and one of them forgets its bids before each slice. Its rails are asked more often, and note more
-// often that they had no room, so it takes the meters of the other one after each act.
+// same random traffic, and one of them forgets its bids before each slice. Its rails are asked more often, and note
+// more often that they had no room, so it takes the meters of the other one after each act.
 func TestKeptBidsChooseAsAskingEveryRailDoes(t *testing.T) {
 	for seed := range uint64(100) {
 		lazy, eager := newBidders(t, seed), newBidders(t, seed)
