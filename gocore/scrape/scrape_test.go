@@ -25,7 +25,7 @@ type rig struct {
 	t     *testing.T
 	calls atomic.Int64
 	text  string
-	http  http.Client // one that keeps a connection for each of its callers: the server bounds their number
+	http  http.Client // one that has a connection for each of its callers, and no more: the server bounds their number
 }
 
 const callers = 8
@@ -33,7 +33,7 @@ const callers = 8
 func newRig(t *testing.T) *rig {
 	goleak.VerifyNone(t) // of the test before
 	r := &rig{t: t, text: "tent_batches 0\n"}
-	r.http.Transport = &http.Transport{MaxIdleConnsPerHost: callers}
+	r.http.Transport = &http.Transport{MaxIdleConnsPerHost: callers, MaxConnsPerHost: callers}
 	s, err := Listen("127.0.0.1:0", Source{
 		Metrics: func() (string, error) { r.calls.Add(1); return r.text, nil },
 		Events: func(after uint64, most int) (any, uint64, uint64) {
