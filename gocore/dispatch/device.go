@@ -136,7 +136,8 @@ func (c *Core) beginWaiting(l *link, class int, now clock.Time) {
 	l.waiting[class] = now
 	for _, d := range l.devices {
 		if fresh {
-			if d.waiting[class]+d.flying[class] == 0 && now.Sub(d.lately[class]) >= c.slotsOf(d).Pause() {
+			if d.neighbours != nil && d.waiting[class]+d.flying[class] == 0 &&
+				now.Sub(d.lately[class]) >= c.slotsOf(d).Pause() {
 				d.since[class] = now
 			}
 			d.waiting[class]++
