@@ -235,9 +235,9 @@ func (r *railState) room(class int, want uint64, aged bool) bool {
 	return r.bytes+want <= bytes && r.slices < slices
 }
 
-// limit is the longest slice that may be cut here: the limit of the route, and at most half a window. So the next one
-// is on its way while the first is acknowledged; LOW has less.
-func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
+// limit is the longest slice of a task that may be cut here: the limit of the route, and at most half a window. So the
+// next one is on its way while the first is acknowledged; LOW has less.
+func (c *Core) limit(r *railState, class int, route *plan.Route, t *task) uint64 {
 	bytes, _ := r.window(class)
 	n := bytes / 2
 	if class == Low {
@@ -251,6 +251,7 @@ func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 		n = min(n, route.SliceBest)
 	}
 	if len(route.Hops) > 1 { // a piece of several hops must fit its stage buffers
+		n = min(n, max(t.spec.Length/stagedParts, stagedLeast))
 		ids, count := stagesOf(route)
 		for _, id := range ids[:count] {
 			n = min(n, c.stages[id].spec.SlotBytes)
@@ -328,7 +329,7 @@ func (c *Core) merge(p *piece, q *classQueue, r *railState, class int, now clock
 	if p.offset+p.length != p.task.spec.Length { // the slice does not reach the end of its task
 		return total
 	}
-	limit := c.limit(r, class, p.route)
+	limit := c.limit(r, class, p.route, p.task)
 	for last := p; ; last = last.sibling {
 		t, before := q.next(), last.task
 		if t == nil || t.cursor != 0 || t.batch != before.batch || t.route != before.route ||

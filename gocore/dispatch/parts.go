@@ -72,15 +72,11 @@ func at(p *transport.Pieces, places []uint64, offset uint64) uint64 {
 
 // freshBytes is how many of a task's fresh bytes the next slice on a rail has.
 func (c *Core) freshBytes(t *task, r *railState, class int) uint64 {
-	route := t.path()
-	most := min(t.spec.Length-t.cursor, c.limit(r, class, route))
-	if len(route.Hops) > 1 {
-		most = min(most, stagedMost(t.spec.Length, route.Alignment))
-	}
+	most := min(t.spec.Length-t.cursor, c.limit(r, class, t.path(), t))
 	if t.spec.Parts == nil {
 		return most
 	}
-	return c.stretch(t, route, r, t.cursor, most)
+	return c.stretch(t, t.path(), r, t.cursor, most)
 }
 
 // pieceBytes is how many bytes of a piece that was cut before the next slice on a rail has.
@@ -88,7 +84,7 @@ func (c *Core) pieceBytes(p *piece, r *railState, class int) uint64 {
 	if p.staged {
 		return p.length
 	}
-	most := min(p.length, c.limit(r, class, p.route))
+	most := min(p.length, c.limit(r, class, p.route, p.task))
 	if p.task.spec.Parts == nil {
 		return most
 	}

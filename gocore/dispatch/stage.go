@@ -35,15 +35,6 @@ const (
 	stagedLeast = 256 << 10 // bytes
 )
 
-// stagedMost is the longest piece of a task over several hops.
-func stagedMost(length, alignment uint64) uint64 {
-	n := max(length/stagedParts, stagedLeast)
-	if alignment > 1 {
-		n = max(n-n%alignment, alignment)
-	}
-	return n
-}
-
 // rampsMost bounds the ramps of a stage.
 const rampsMost = 8
 

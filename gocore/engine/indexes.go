@@ -61,6 +61,17 @@ func (x *Indexes) word(i int) uint64 {
 	return value
 }
 
+// read copies the first items as words, each once: their memory is the caller's, and may change meanwhile.
+func (x *Indexes) read(into []uint64) {
+	if plain := x.plain(len(into)); plain != nil {
+		copy(into, plain)
+		return
+	}
+	for i := range into {
+		into[i] = x.word(i)
+	}
+}
+
 // plain returns n items as words where each has 64 bits and the next one is adjacent, else nil.
 func (x *Indexes) plain(n int) []uint64 {
 	if x.Width != 8 || x.Stride != 8 {

@@ -133,34 +133,35 @@ func (r *Pages) locate(local, remote *grid, list *places) *errs.Error {
 	near, far := &local.layout, &remote.layout
 	list.rows = int(near.Rows)
 	list.reserve(r.N)
-	from, to := list.LocalAt, list.RemoteAt
-	chosen := chosenBy(r, local.pages, remote.pages)
-	if here, there := chosen.here, chosen.there; here != nil && list.rows == 1 { // the usual case, five times as fast
-		from, to = from[:len(here)], to[:len(here)]
-		for i, src := range here {
-			dst := there[i]
-			if src >= local.pages || dst >= remote.pages {
-				_, _, err := chosen.at(i)
-				return err
-			}
-			from[i], to[i] = near.Offset+src*near.Stride, far.Offset+dst*far.Stride
+	from, to := list.LocalAt[:r.N], list.RemoteAt[:r.N]
+	r.Src.read(from)
+	r.Dst.read(to)
+	for i, src := range from {
+		dst := to[i]
+		if src >= local.pages {
+			return outside("source", i, int64(src), local.pages)
+		} else if dst >= remote.pages {
+			return outside("destination", i, int64(dst), remote.pages)
 		}
-		list.LocalAt, list.RemoteAt = from, to
-		return nil
+		from[i], to[i] = near.Offset+src*near.Stride, far.Offset+dst*far.Stride
 	}
-	for i := range r.N {
-		src, dst, err := chosen.at(i)
-		if err != nil {
-			return err
-		}
-		a, b := near.Offset+src*near.Stride, far.Offset+dst*far.Stride
-		for range near.Rows {
-			from, to = append(from, a), append(to, b)
-			a, b = a+near.RowStride, b+far.RowStride
-		}
-	}
-	list.LocalAt, list.RemoteAt = from, to
+	list.LocalAt, list.RemoteAt = rowsOf(from, list.rows, near.RowStride), rowsOf(to, list.rows, far.RowStride)
 	return nil
+}
+
+// rowsOf replaces each place of a page by those of its rows.
+func rowsOf(pages []uint64, rows int, stride uint64) []uint64 {
+	if rows == 1 {
+		return pages
+	}
+	n := len(pages)
+	pages = slices.Grow(pages, n*(rows-1))[:n*rows]
+	for i := n - 1; i >= 0; i-- { // from the end: rows take the room behind their page
+		for at, row := pages[i], 0; row < rows; row++ {
+			pages[i*rows+row] = at + uint64(row)*stride
+		}
+	}
+	return pages
 }
 
 func outside(which string, i int, page int64, pages uint64) *errs.Error {

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"unsafe"
 
@@ -206,6 +207,53 @@ func TestIndexesOfEveryWidthAndDirection(t *testing.T) {
 	}
 	require.NotNil(t, (&Indexes{Addr: 1, Width: 3}).check("x", 1))
 	require.NotNil(t, (&Indexes{Width: 8}).check("x", 1))
+}
+
+// Places of pages are those of the formula, for indexes of all forms and pages of several rows. An index that names no
+// page is an error that says which, wherever it stands.
+func TestPagesLieWhereTheirLayoutSays(t *testing.T) {
+	random := rand.New(rand.NewPCG(17, 0))
+	var pinned runtime.Pinner
+	defer pinned.Unpin()
+	for round := range 200 {
+		n, pages := 1+random.IntN(50), uint64(1+random.IntN(120))
+		near := &grid{pages: pages, layout: Layout{PageBytes: 64, Offset: random.Uint64N(99),
+			Stride: random.Uint64N(999), Rows: 1 + random.Uint64N(4), RowStride: random.Uint64N(9999)}}
+		far := &grid{pages: pages, layout: near.layout}
+		far.layout.Offset, far.layout.Stride, far.layout.RowStride = 7, random.Uint64N(999), random.Uint64N(9999)
+		wide, narrow := make([]int64, 2*n), make([]int8, n)
+		pinned.Pin(&wide[0])
+		pinned.Pin(&narrow[0])
+		var here, there []uint64
+		for i := range n {
+			wide[2*i], narrow[i] = random.Int64N(int64(pages)), int8(random.IntN(int(pages)))
+			for row := range near.layout.Rows {
+				here = append(here, near.layout.Offset+uint64(wide[2*i])*near.layout.Stride+row*near.layout.RowStride)
+				there = append(there, 7+uint64(narrow[i])*far.layout.Stride+row*far.layout.RowStride)
+			}
+		}
+		r := &Pages{N: n, Src: Indexes{Addr: uintptr(unsafe.Pointer(&wide[0])), Width: 8, Stride: 16},
+			Dst: Indexes{Addr: uintptr(unsafe.Pointer(&narrow[0])), Width: 1, Stride: 1}}
+		if round%2 == 0 { // adjacent words
+			adjacent := make([]int64, n)
+			for i := range adjacent {
+				adjacent[i] = wide[2*i]
+			}
+			r.Src = IndexesOf(adjacent)
+		}
+		list := newPlaces(64)
+		require.Nil(t, r.locate(near, far, list))
+		require.Equal(t, here, list.LocalAt)
+		require.Equal(t, there, list.RemoteAt)
+		freePlaces([]*places{list})
+
+		bad := random.IntN(n)
+		narrow[bad] = -1
+		err := r.locate(near, far, newPlaces(64))
+		require.NotNil(t, err)
+		require.Contains(t, err.Cause, fmt.Sprintf("destination index [%d] is -1, the grid has pages 0 to %d", bad,
+			pages-1))
+	}
 }
 
 func TestWhoDoesNotReadEventsLosesTheOldest(t *testing.T) {

@@ -69,10 +69,7 @@ static uint64_t next_random(void) { /* xorshift64 */
 
 /* ---- through the page cache ---- */
 
-struct reader { /* one thread */
-	pthread_t thread;
-	size_t number, threads, size, total;
-};
+struct reader { pthread_t thread; size_t number, threads, size, total; };
 
 static void *read_each(void *of) {
 	struct reader *r = of;
@@ -171,13 +168,14 @@ static void command(const char *line) {
 	static char **places;
 	char verb[16];
 	size_t size, count, iterations, last;
-	if (sscanf(line, "%15s %zu %zu %zu %zu", verb, &size, &count, &iterations, &last) != 5 || size == 0 || size > ARENA)
+	if (sscanf(line, "%15s %zu %zu %zu %zu", verb, &size, &count, &iterations, &last) != 5 || size == 0 ||
+	    size > ARENA || (!strcmp(verb, "restore") && (last == 0 || last > PAGES_MOST)))
 		errno = EINVAL, die(line);
 	struct work w = {.write = !strcmp(verb, "write") || !strcmp(verb, "scatter"),
 			 .scattered = !strcmp(verb, "scatter") || !strcmp(verb, "gather"),
 			 .size = size, .total = count * iterations,
 			 .pieces = last && last < ARENA / size ? last : ARENA / size, .pages = 1};
-	if (!strcmp(verb, "restore") && last > 0 && last <= PAGES_MOST)
+	if (!strcmp(verb, "restore")) /* pages are as large as in the first one */
 		w.pages = last, w.places = places = places ? places : shuffled(size / last);
 	uint64_t begin = now_ns();
 	if (!strcmp(verb, "each")) run_each(size, w.total, last);
