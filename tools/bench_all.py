@@ -12,6 +12,9 @@ and of those that were not, are said for each table.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -25,16 +28,16 @@ FOLDER = docs_tables.FOLDER
 LOGS = ROOT / "build" / "bench-all"
 # By the name of its table: the target of make, the minutes that it takes here, and its arguments.
 BENCHMARKS = {
-    "tcp": ("bench", 4, "--only tcp --json {}"),
-    "host": ("bench", 4, "--only host --json {}"),
-    "peers": ("bench-peers", 8, "--json {}"),
-    "security": ("bench-security", 3, "--json {}"),
-    "handshakes": ("bench-handshakes", 4, "-json {}"),
-    "file": ("bench-file", 6, "--json {}"),
-    "restore": ("bench-restore", 8, "--json {}"),
+    "tcp": ("bench", 1, "--only tcp --json {}"),
+    "host": ("bench", 1, "--only host --json {}"),
+    "peers": ("bench-peers", 1, "--json {}"),
+    "security": ("bench-security", 1, "--json {}"),
+    "handshakes": ("bench-handshakes", 9, "-json {}"),
+    "file": ("bench-file", 2, "--json {}"),
+    "restore": ("bench-restore", 4, "--json {}"),
     "failover": ("bench-failover", 37, "-json {}"),
-    "qos": ("bench-qos", 8, "-json {}"),
-    "rdma": ("bench-rdma", 12, "-json {}"),
+    "qos": ("bench-qos", 13, "-rounds 3 -json {}"),
+    "rdma": ("bench-rdma", 10, "-json {}"),
     "scale": ("bench-scale", 6, "-json {} -plot docs/performance/scale.svg"),
     "staging": ("bench-staging", 1, "-json {} -plot docs/performance/staging.svg"),
     "clients": ("bench-clients", 40, "--only vllm many --json {}"),
@@ -51,13 +54,15 @@ def run(name: str) -> int:
     begun = time.monotonic()
     with (LOGS / f"{name}.log").open("wb") as log:
         command = ["make", "--no-print-directory", target, f"ARGS={words}"]
-        with subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT) as child:
-            while child.poll() is None:
-                tell(f"{name}: {time.monotonic() - begun:.0f} s of some {minutes * 60}", end="\r")
-                try:
-                    child.wait(1)
-                except subprocess.TimeoutExpired:
-                    continue
+        with subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True) as child:
+            try:
+                while child.poll() is None:
+                    tell(f"{name}: {time.monotonic() - begun:.0f} s of some {minutes * 60}", end="\r")
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(1)
+            finally:  # whoever stops this run stops its programs too: they would measure on, and disturb the next
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGTERM)
     outcome = "done" if child.returncode == 0 else f"failed, see {LOGS / name}.log"
     tell(f"{name}: {outcome} in {time.monotonic() - begun:.0f} s")
     return child.returncode
@@ -77,6 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs every benchmark and renews docs/performance.")
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), metavar="NAME")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     failed, worse, compared = [], [], []
     for name in args.only:
         path = FOLDER / f"{name}.json"

@@ -28,6 +28,7 @@ import math
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -243,6 +244,7 @@ def machine(rounds: int, note: str) -> str:
 
 def main() -> int:
     args = parsed()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends the servers on the way out
     loads = [Load("vllm", args.tokens, args.requests), many(max(1, args.requests // 2))]
     loads = [load for load in loads if load.name in args.only]
     shutil.rmtree(LOGS, ignore_errors=True)
