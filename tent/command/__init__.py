@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -118,6 +120,7 @@ def parser() -> Parser:
         ("--name", {"help": "the engine's name"}),
         ("--region", {"default": "memory", "help": "the region's name"}),
         ("--size", {"type": size, "default": 64 << 20, "help": "its bytes, for example 64M"}),
+        ("--with-stdin", {"action": "store_true", "help": argparse.SUPPRESS}),  # for `tent bench`
     )
     sizes = [4 << 10, 64 << 10, 1 << 20, 16 << 20]
     add(
@@ -158,11 +161,28 @@ def parser() -> Parser:
 
 def main(arguments: list[str] | None = None) -> int:
     """The entry point; returns the exit status."""
+    for name in ("stdout", "stderr"):  # None where the shell has closed it, which print() takes for the other one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     options = parser().parse_args(arguments)
     try:
-        return int(options.function(options))
+        status = int(options.function(options))
+        sys.stdout.flush()
     except tent.TentError as error:
         print(f"tent: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # `| head` has read enough
+        forget_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        forget_output()
+        print(f"tent: {'' if error.filename else 'the output cannot be written: '}{error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def forget_output() -> None:
+    """Points stdout to nowhere, so that Python's last flush of what could not be written fails in silence."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

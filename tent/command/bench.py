@@ -93,6 +93,7 @@ HEADER = ("", "transport", "class", "threads", "batch", "size", "GB/s", "transfe
 
 def run(options: argparse.Namespace) -> int:
     """Measures WRITE and READ to a peer, or without one between two processes of this machine."""
+    check_outputs(options)
     with contextlib.ExitStack() as stack:
         span = max(options.size) * max(options.batch) * max(options.threads)
         target = options.target or stack.enter_context(another_process(span, options.config))
@@ -116,12 +117,22 @@ def run(options: argparse.Namespace) -> int:
     return int(any(row.wrong for row in rows))
 
 
+def check_outputs(options: argparse.Namespace) -> None:
+    """Fails now where a file could not be written at the end of a long run."""
+    if options.plot and optional("matplotlib") is None:
+        raise tent.NotFoundError("--plot needs matplotlib", hint="pip install tent-engine[cli]")
+    for path in (options.json, options.plot):
+        if path and path != "-":
+            open(path, "a", encoding="utf-8").close()
+
+
 @contextmanager
 def another_process(span: int, config: str | None) -> Iterator[str]:
     """Runs `tent serve` with a region of so many bytes; the value is its address."""
-    command = [sys.executable, "-m", "tent", "serve", "--region", REGION, "--size", str(span)]
+    command = [sys.executable, "-m", "tent", "serve", "--with-stdin", "--region", REGION]
+    command += ["--size", str(span)]
     command += ["--config", config] if config else []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         timer = threading.Timer(START_S, process.kill)
         timer.start()
         try:
@@ -266,10 +277,7 @@ def report(rows: list[Row], target: str, options: argparse.Namespace) -> None:
 
 def plot(rows: list[Row], where: str, path: str) -> None:
     """Draws rate and median latency over size, a line for each way to move."""
-    matplotlib = optional("matplotlib")
-    if matplotlib is None:
-        raise tent.NotFoundError("--plot needs matplotlib", hint="pip install tent-engine[cli]")
-    matplotlib.use("Agg")
+    importlib.import_module("matplotlib").use("Agg")
     plt: Any = importlib.import_module("matplotlib.pyplot")
     figure, (rates, latencies) = plt.subplots(2, 1, sharex=True, figsize=(9, 7), layout="constrained")
     lines: dict[str, list[Row]] = {}

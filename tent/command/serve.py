@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
+import threading
 
 import tent
 
@@ -22,8 +24,17 @@ def run(options: argparse.Namespace) -> int:
         Answerer(engine) as answerer,
     ):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        if options.with_stdin:
+            threading.Thread(target=end_with_stdin, name="serve-stdin", daemon=True).start()
         print(f"{engine.address}/{region.name}", flush=True)
         for note in engine.notifications:
             if not answerer.asked(note):
                 print(printable(f"{note.peer} {note.name}: {note.message}"), flush=True)
     return 0
+
+
+def end_with_stdin() -> None:
+    """Ends this process when its stdin does: with the process that holds the other end, however that ends."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -252,6 +254,46 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, check=lambda exit: exit.code == 2):
             command.main(words)
         assert said in capsys.readouterr().err, words
+
+
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none" / "x.json")
+    done = run("bench", "--json", missing)
+    assert done.returncode == 1 and done.stdout == "", "before it measures"
+    assert done.stderr == f"tent: [Errno 2] No such file or directory: '{missing}'\n"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*TENT, "topo", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.startswith("tent: the output cannot be written: "), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    closed = subprocess.run(["sh", "-c", '"$@" 2>&- >&-', "-", *TENT, "topo"], timeout=60)
+    assert closed.returncode == 0, "nobody wants to read it"
+
+
+def test_a_reader_that_has_enough_ends_the_command() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run([*TENT, "topo", "--json"], stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_the_second_process_of_bench_ends_with_it() -> None:
+    program = """
+import os, pathlib, sys
+from tent.command import bench
+with bench.another_process(4096, None) as target:
+    print(pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush=True)
+    sys.stdin.readline()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        server = os.pidfd_open(int(process.stdout.readline()))
+        process.kill()
+    try:
+        assert select.select([server], [], [], 30)[0], "it is left alone"
+    finally:
+        os.close(server)
 
 
 def test_samples_of_the_reference_have_the_columns_of_today() -> None:
