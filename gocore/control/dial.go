@@ -139,7 +139,7 @@ func (c *Client) handshakeTLS(ctx context.Context, raw net.Conn, address string)
 		return nil, shown, closedError(address)
 	}
 	var refused *security.NotAdmitted
-	if errors.As(err, &refused) {
+	if errors.As(err, &refused) && !foreign(err) {
 		e := errs.Wrap(errs.PeerNotAdmitted, "control.dial", err).WithScope(errs.ScopeLink, errs.SideRemote).
 			WithPeer(address, "", "").WithHint("both sides need the same security settings")
 		e.Cause = "the engine at " + address + " is not admitted here: " + refused.Reason
@@ -279,7 +279,7 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 		WithPeer(address, "", "").
 		WithHint("give the address that the peer's engine shows as its address")
 	switch {
-	case alertIn(t.first) > 0 && alertIn(t.first) != security.AlertAccessDenied:
+	case foreign(t.err), alertIn(t.first) > 0 && alertIn(t.first) != security.AlertAccessDenied:
 		e.Cause = "something else listens at " + address + ": TLS that is not tent's (" + t.err.Error() + ")"
 	case isAlert(t.err):
 		e.Code = errs.PeerNotAdmitted
@@ -309,6 +309,12 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 		e.Err = errSilent
 	}
 	return e
+}
+
+// foreign reports whether the other side spoke TLS and did not take tent's protocol, as web servers do.
+func foreign(err error) bool {
+	var refused *security.NotAdmitted
+	return errors.As(err, &refused) && refused.Foreign
 }
 
 // isAlert finds TLS alerts that the other side sent; the library gives them no type of their own.

@@ -2,9 +2,11 @@ package control
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -98,6 +100,13 @@ func TestSomethingElseListens(t *testing.T) {
 	})
 	t.Run("TLS", func(t *testing.T) { // an alert, as OpenSSL answers bytes that are no handshake
 		message := refusal(t, stranger(t, func(c net.Conn) { c.Write([]byte{0x15, 3, 1, 0, 2, 2, 70}) }), errs.Protocol)
+		require.Contains(t, message, "TLS that is not tent's")
+	})
+	t.Run("HTTPS", func(t *testing.T) { // a server that takes any client, whatever protocol it asks for
+		web := httptest.NewTLSServer(http.NotFoundHandler())
+		defer web.Close()
+		config := &tls.Config{Certificates: web.TLS.Certificates, MinVersion: tls.VersionTLS13}
+		message := refusal(t, stranger(t, func(c net.Conn) { tls.Server(c, config).Handshake() }), errs.Protocol)
 		require.Contains(t, message, "TLS that is not tent's")
 	})
 	t.Run("closes", func(t *testing.T) {

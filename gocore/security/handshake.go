@@ -31,6 +31,7 @@ type Proof struct {
 // NotAdmitted is the error of a handshake with somebody whom the mode does not admit.
 type NotAdmitted struct {
 	Reason  string
+	Foreign bool // it did not agree to speak tent's protocol
 	unowned bool // the socket at the other end belongs to nobody: it may have been closed
 
 	unlisted bool // its certificate is good, and has no identity of security/allow
@@ -70,7 +71,7 @@ func (c *Credentials) verify(now *shown, state tls.ConnectionState, usage x509.E
 	case len(chain) == 0:
 		return Proof{}, refuse("it showed no certificate")
 	case state.NegotiatedProtocol != protocol:
-		return Proof{}, refuse("it did not ask for the protocol %s", protocol)
+		return Proof{}, &NotAdmitted{Reason: "it did not ask for the protocol " + protocol, Foreign: true}
 	}
 	proof := Proof{ID: nameOf(chain[0].RawSubjectPublicKeyInfo), Identity: c.identity}
 	if c.Barred(proof.ID) {
