@@ -126,6 +126,8 @@ func TestMistakesNameKeyAndWhatItTakes(t *testing.T) {
 			`unknown setting "transports/birds/lane"; the nearest known setting is "transports/birds/lanes", which takes an integer from 1 to 16`},
 		{`{"topology/rdma_allowlist": []}`, `nearest known setting is "topology/rdma_whitelist"`},
 		{`{"lanes": 2}`, `nearest known setting is "transports/birds/lanes"`},
+		{`{"birds/enable": 1}`, `nearest known setting is "transports/birds/enable"`},
+		{`{"transports/brids/enable": 1}`, `nearest known setting is "transports/birds/enable"`},
 		{`{"transport": {"birds": {"lanes": 2}}}`,
 			`unknown setting "transport/birds/lanes"; the nearest known setting is "transports/birds/lanes"`},
 		{`{"transports": {"carrier-pigeon": {}}}`, `unknown setting "transports/carrier-pigeon"`},

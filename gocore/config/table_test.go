@@ -86,7 +86,10 @@ func TestDistanceCountsEdits(t *testing.T) {
 	for _, test := range []struct {
 		a, b string
 		want int
-	}{{"", "", 0}, {"abc", "", 3}, {"", "ab", 2}, {"kitten", "sitting", 3}, {"lanes", "lane", 1}, {"ab", "ba", 2}} {
+	}{
+		{"", "", 0}, {"abc", "", 3}, {"", "ab", 2}, {"kitten", "sitting", 3}, {"lanes", "lane", 1},
+		{"ab", "ba", 1}, {"tcp", "tpc", 1}, {"ca", "abc", 3}, {"abcd", "badc", 2},
+	} {
 		require.Equal(t, test.want, distance(test.a, test.b), "%q %q", test.a, test.b)
 		require.Equal(t, test.want, distance(test.b, test.a), "%q %q", test.b, test.a)
 	}

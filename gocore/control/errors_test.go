@@ -102,7 +102,7 @@ func TestSomethingElseListens(t *testing.T) {
 		message := refusal(t, stranger(t, func(c net.Conn) { c.Write([]byte{0x15, 3, 1, 0, 2, 2, 70}) }), errs.Protocol)
 		require.Contains(t, message, "TLS that is not tent's")
 	})
-	t.Run("HTTPS", func(t *testing.T) { // a server that takes any client, whatever protocol it asks for
+	t.Run("HTTPS", func(t *testing.T) { // a server that takes clients of any protocol
 		web := httptest.NewTLSServer(http.NotFoundHandler())
 		defer web.Close()
 		config := &tls.Config{Certificates: web.TLS.Certificates, MinVersion: tls.VersionTLS13}

@@ -89,7 +89,7 @@ def check(target: str, config: str | None) -> Iterator[Step]:
 def resolve(address: str) -> Step:
     """Asks the resolver for the host's addresses."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         return Step("name", False, f"{address!r} is not HOST:PORT", "print(engine.address) on the other side gives it")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
@@ -117,7 +117,8 @@ def connect(address: str) -> Step:
 def refused(error: Exception) -> Step:
     """Describes why the control plane did not open."""
     if isinstance(error, tent.PermissionDeniedError):
-        return Step("control plane", False, f"the peer does not admit this engine: {error}")
+        cure = "give this command the settings of your program, with its key: --config FILE, or TENT_CONF"
+        return Step("control plane", False, f"the peer does not admit this engine: {error}", cure)
     cure = getattr(error, "hint", "") or "is it an engine of tent, and of this version? (tent --version)"
     return Step("control plane", False, str(error), "" if cure in str(error) else cure)
 

@@ -31,8 +31,10 @@ def serving(*arguments: str) -> Iterator[str]:
     """`tent serve` in another process; the value is host:port/region."""
     with subprocess.Popen([*TENT, "serve", *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        yield process.stdout.readline().strip()
-        process.terminate()
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
         assert process.wait(30) == 0
 
 
@@ -107,6 +109,7 @@ def test_doctor_only_reads_from_a_peer_that_offers_no_region_for_it() -> None:
     [
         ("no-such-host.invalid:1", "name", "does not resolve"),
         ("nonsense", "name", "HOST:PORT"),
+        ("127.0.0.1:99999", "name", "HOST:PORT"),
         ("127.0.0.1:1", "port", "nobody listens"),
     ],
 )
@@ -114,6 +117,17 @@ def test_doctor_names_the_first_step_that_fails(target: str, step: str, words: s
     steps = list(pair.check(target, None))
     assert [s.name for s in steps if s.ok is False] == [step] == [steps[-1].name]
     assert words in steps[-1].found and steps[-1].cure
+
+
+def test_doctor_without_the_key_of_its_peer_says_how_to_give_it(tmp_path: Path) -> None:
+    key = tmp_path / "cluster.key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    settings = json.dumps({"security": {"cluster_key": str(key)}})
+    with serving("--config", settings) as target:
+        *_, last = pair.check(target, None)
+        assert (last.name, last.ok) == ("control plane", False) and "--config" in last.cure
+        assert not [step for step in pair.check(target, settings) if step.ok is False]
 
 
 def test_a_pair_with_wrong_bytes_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
