@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Code is the kind of a failure. Values up to 200 are upstream's status codes; those from 300 on are tent's own.
@@ -162,9 +163,22 @@ func New(code Code, op, format string, args ...any) *Error {
 	return &Error{Code: code, Op: op, Cause: fmt.Sprintf(format, args...)}
 }
 
-// Wrap makes an error of a code around the cause err.
+// Wrap makes an error of a code around the cause err. A limit of the system is no defect of tent, so Internal gives way
+// to what it is.
 func Wrap(code Code, op string, err error) *Error {
-	return &Error{Code: code, Op: op, Err: err, Cause: err.Error()}
+	e := &Error{Code: code, Op: op, Err: err, Cause: err.Error()}
+	if code != Internal {
+		return e
+	}
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		e.Code, e.Hint = TooManyRequests, "the process has no file descriptor left: raise ulimit -n"
+	case errors.Is(err, syscall.ENFILE):
+		e.Code, e.Hint = TooManyRequests, "the machine has no file descriptor left: raise fs.file-max"
+	case errors.Is(err, syscall.ENOMEM):
+		e.Code = OutOfMemory
+	}
+	return e
 }
 
 // MemoryGone makes the error of a slice that lost its registered memory at the given end.

@@ -65,6 +65,10 @@ func FindHost(hostname, advertised string, n Lookups) (Host, error) {
 			h.Name = h.Bind.String()
 		}
 	}
+	if h.Bind.Is6() && h.Bind.IsLinkLocalUnicast() {
+		return h, errs.New(errs.InvalidArgument, "listen", "%s is local to a link: it means something else on each host",
+			h.Bind).WithHint("set rpc_server_hostname to another address of this machine, IPv4 or one such as fd00::5")
+	}
 	if advertised != "" {
 		h.Name = advertised
 		if _, is := n.Interface(advertised); is {

@@ -19,7 +19,7 @@ func twoNICs(defaultRoute string) Lookups {
 		return out
 	}
 	interfaces := map[string][]netip.Addr{"eth0": parse("fe80::1", "fd00::5", "10.0.0.5"), "eth1": parse("10.1.0.5"),
-		"eth2": nil}
+		"eth2": nil, "eth3": parse("fe80::3")}
 	names := map[string][]netip.Addr{"localhost": parse("::1", "127.0.0.1"), "node7": parse("fd00::5", "10.0.0.5"),
 		"debian": parse("127.0.1.1"), "node8": parse("10.0.0.8"), "both": parse("127.0.1.1", "10.1.0.5"),
 		"outside.example": parse("203.0.113.9")}
@@ -78,7 +78,8 @@ func TestAHostNameLeadsToAnAddressThatPeersCanUse(t *testing.T) {
 
 func TestAHostNameThatLeadsNowhereIsRefused(t *testing.T) {
 	for hostname, why := range map[string]string{"node9": "is unknown", "node8": "no address of this machine",
-		"eth2": "has no address", "0.0.0.0": "rpc_advertise_hostname", "::": "rpc_advertise_hostname"} {
+		"eth2": "has no address", "fe80::1": "local to a link", "fe80::1%eth0": "local to a link",
+		"eth3": "local to a link", "0.0.0.0": "rpc_advertise_hostname", "::": "rpc_advertise_hostname"} {
 		_, err := FindHost(hostname, "", twoNICs(""))
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), hostname)
 		require.ErrorContains(t, err, why, hostname)
