@@ -91,6 +91,8 @@ type Options struct {
 	// Admitted hears of each connection by which an engine made a call, with the first call; isNew if the engine had
 	// none. Nil is nobody.
 	Admitted func(from transport.Peer, shown security.Proof, isNew bool)
+	// Called hears of each further call on a connection. Nil is nobody.
+	Called func(from transport.Peer, shown security.Proof)
 
 	ConnectTimeout   time.Duration // until TCP is connected (1.5 s: one retransmission of the first packet)
 	HandshakeTimeout time.Duration // from there until the peer has answered (1.8 s)
@@ -129,6 +131,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Admitted == nil {
 		o.Admitted = func(transport.Peer, security.Proof, bool) {}
+	}
+	if o.Called == nil {
+		o.Called = func(transport.Peer, security.Proof) {}
 	}
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext

@@ -184,6 +184,8 @@ func (s *service) caller(ctx context.Context, call *controlpb.Call) (transport.P
 		}
 		if first {
 			s.server.options.Admitted(from, shown, isNew)
+		} else {
+			s.server.options.Called(from, shown)
 		}
 	}
 	return from, nil

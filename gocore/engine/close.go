@@ -85,7 +85,6 @@ func (e *Engine) endTalk() {
 	e.reporter.close()
 	e.changes.close()
 	e.renewals.close()
-	e.dismissals.close()
 	e.leases.close()
 }
 

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -88,60 +87,4 @@ func (p *peer) dismiss(cause *errs.Error) {
 	if p.gone.CompareAndSwap(nil, cause) {
 		p.detach(cause)
 	}
-}
-
-// dismissals ends the access of peers on one goroutine, for callers that must not wait.
-type dismissals struct {
-	engine *Engine
-
-	mu      sync.Mutex
-	waiting []dismissal
-	works   bool
-	closed  bool
-	running sync.WaitGroup
-}
-
-type dismissal struct {
-	peer  transport.Peer
-	cause *errs.Error
-}
-
-func (d *dismissals) add(p transport.Peer, cause *errs.Error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed || len(d.waiting) >= visitorsMax {
-		return
-	}
-	d.waiting = append(d.waiting, dismissal{p, cause})
-	if !d.works {
-		d.works = true
-		d.running.Go(d.run)
-	}
-}
-
-func (d *dismissals) run() {
-	for {
-		d.mu.Lock()
-		if len(d.waiting) == 0 {
-			d.works = false
-			d.mu.Unlock()
-			return
-		}
-		next := d.waiting[0]
-		d.waiting = d.waiting[1:]
-		d.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), dismissLimit)
-		if err := d.engine.dismiss(ctx, next.peer, next.cause); err != nil {
-			d.engine.log.Error("a peer that is not admitted any more may still touch memory", "peer",
-				next.peer.Address, "err", err)
-		}
-		cancel()
-	}
-}
-
-func (d *dismissals) close() {
-	d.mu.Lock()
-	d.closed, d.waiting = true, nil
-	d.mu.Unlock()
-	d.running.Wait()
 }

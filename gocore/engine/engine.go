@@ -150,9 +150,9 @@ type Engine struct {
 
 	rules      rules
 	visitors   visitors
-	dismissals dismissals
 	leases     *leaseKeeper
 	rechecking sync.Mutex // one look at the visitors at a time
+	tidying    sync.Mutex // one at a time
 
 	stop     context.CancelFunc
 	routines sync.WaitGroup
@@ -199,7 +199,7 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	e.refusals = newRefusals(e, o.Transports)
-	e.dismissals.engine, e.leases = e, newLeaseKeeper(e)
+	e.leases = newLeaseKeeper(e)
 	e.numa = readNUMA()
 	e.allocations.init()
 	e.grids.byID = make(map[GridID]*grid)

@@ -7,20 +7,23 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
-	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// visitorsMax bounds the engines that are remembered. One more makes the one leave that was silent longest.
-const visitorsMax = 8192
+// Visitors for which nothing is open are forgotten beyond visitorsMax, until visitorsKept are left.
+const (
+	visitorsMax  = 8192
+	visitorsKept = visitorsMax / 8 * 7
+)
 
 // visitor is an engine that has called us, or that was opened here: its lanes may be open.
 type visitor struct {
 	peer  transport.Peer
 	proof security.Proof // of its latest handshake
 	seen  time.Time      // of that
+	used  time.Time      // its latest call or handshake
 	asked time.Time      // for a newer one, the first time; zero where there was no need
 }
 
@@ -28,30 +31,54 @@ type visitor struct {
 type visitors struct {
 	mu   sync.Mutex
 	byID map[transport.ID]*visitor
+	open int // those of the last tidying for which something was open
 }
 
-// note enters an engine with its latest proof, and returns the one that leaves for it, nil for none.
-func (v *visitors) note(p transport.Peer, proof security.Proof, now time.Time) (leaves *visitor) {
+// note enters an engine with its latest proof, and reports whether tidying is due.
+func (v *visitors) note(p transport.Peer, proof security.Proof, now time.Time) (many bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	known := v.byID[p.ID]
-	if known == nil {
-		if len(v.byID) >= visitorsMax {
-			for _, each := range v.byID {
-				if leaves == nil || each.seen.Before(leaves.seen) {
-					leaves = each
-				}
-			}
-			delete(v.byID, leaves.peer.ID)
-		}
-		known = &visitor{}
-		if v.byID == nil {
-			v.byID = make(map[transport.ID]*visitor)
-		}
-		v.byID[p.ID] = known
+	if v.byID == nil {
+		v.byID = make(map[transport.ID]*visitor)
 	}
-	*known = visitor{peer: p, proof: proof, seen: now}
-	return leaves
+	v.byID[p.ID] = &visitor{peer: p, proof: proof, seen: now, used: now}
+	return len(v.byID) > v.open+visitorsMax
+}
+
+// use notes a call of an engine, and reports whether it is known.
+func (v *visitors) use(id transport.ID, now time.Time) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known := v.byID[id]
+	if known != nil {
+		known.used = now
+	}
+	return known != nil
+}
+
+// tidy forgets visitors for which nothing is open, and returns them. Their latest calls decide within an identity, and
+// the identity with most of them comes first: under ever new keys it takes the places of its own, and not of others.
+func (v *visitors) tidy(open map[transport.ID]bool) (left []*visitor) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for id, each := range v.byID {
+		if !open[id] {
+			left = append(left, each)
+		}
+	}
+	v.open = len(v.byID) - len(left)
+	slices.SortFunc(left, func(a, b *visitor) int { return b.used.Compare(a.used) })
+	ranks, of := make(map[*visitor]int, len(left)), make(map[string]int)
+	for _, each := range left {
+		ranks[each] = of[each.peer.Identity]
+		of[each.peer.Identity]++
+	}
+	slices.SortStableFunc(left, func(a, b *visitor) int { return cmp.Compare(ranks[a], ranks[b]) })
+	left = left[min(visitorsKept, len(left)):]
+	for _, each := range left {
+		delete(v.byID, each.peer.ID)
+	}
+	return left
 }
 
 // ask notes that an engine is asked for a newer proof, and returns when that was so for the first time.
@@ -91,12 +118,49 @@ func (v *visitors) list() []visitor {
 // admissionsMax bounds the events of peers that were let in, a second: they must not push out all others.
 const admissionsMax = 64
 
-// shown notes a handshake with a peer. One that has to leave the table for it loses its access: nobody would see the
-// end of its certificate any more.
+// shown notes a handshake with a peer.
 func (e *Engine) shown(p transport.Peer, proof security.Proof) {
-	if leaves := e.visitors.note(p, proof, time.Now()); leaves != nil {
-		e.dismissals.add(leaves.peer, errs.New(errs.PeerNotAdmitted, "peer",
-			"more than %d engines have called since", visitorsMax))
+	if e.visitors.note(p, proof, time.Now()) && e.tidying.TryLock() {
+		defer e.tidying.Unlock()
+		e.forgetVisitors()
+	}
+}
+
+// called notes a call of a peer. One that was forgotten is entered again, before the call opens anything for it.
+func (e *Engine) called(p transport.Peer, proof security.Proof) {
+	if !e.visitors.use(p.ID, time.Now()) {
+		e.shown(p, proof)
+	}
+}
+
+// forgetVisitors makes room among the visitors. The forgotten ones lose no access: they come again by a call. Where a
+// certificate has an end somebody must see that, so those come by a handshake.
+func (e *Engine) forgetVisitors() {
+	open := make(map[transport.ID]bool)
+	for id := range e.segments.identities() {
+		open[id] = true
+	}
+	var mute []transport.Disconnecter // that do not name their visitors
+	for _, port := range e.ports {
+		if port.transport == nil {
+			continue
+		}
+		if t, is := transport.Find[transport.Visited](port.transport); is {
+			for _, id := range t.Visitors() {
+				open[id] = true
+			}
+		} else if d, is := transport.Find[transport.Disconnecter](port.transport); is {
+			mute = append(mute, d)
+		}
+	}
+	for _, v := range e.visitors.tidy(open) {
+		if v.proof.Until.IsZero() {
+			continue
+		}
+		e.server.Expel(v.peer.ID)
+		for _, d := range mute {
+			d.Disconnect(v.peer.ID)
+		}
 	}
 }
 
@@ -130,7 +194,8 @@ type PeerInfo struct {
 }
 
 // Peers lists the engines that have called this one since it started, and those that are open. One that was
-// disconnected is not among them. Connected says which of them are there.
+// disconnected is not among them. Of those for which nothing is open, the last visitorsKept are. Connected says which
+// of them are there.
 func (e *Engine) Peers() []PeerInfo {
 	var list []PeerInfo
 	open := e.segments.identities()

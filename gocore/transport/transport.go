@@ -459,6 +459,12 @@ type (
 		Disconnect(peer ID)
 	}
 
+	// Visited is a transport that keeps something open for peers at our end.
+	Visited interface {
+		// Visitors returns the peers with lanes or attachments that reach us; one may come more than once.
+		Visitors() []ID
+	}
+
 	// Reacher is a transport that can tell by the addresses on which a peer listens that it cannot reach it.
 	Reacher interface {
 		// Reach returns why no rail to the peer is possible, and the setting that would help; nil if one may be. It

@@ -75,6 +75,14 @@ func (t *guests) of(from transport.Peer, link uint64) (*guest, *errs.Error) {
 	return g, nil
 }
 
+// Visitors implements transport.Visited.
+func (t *ascend) Visitors() (list []transport.ID) {
+	for _, g := range t.guests.all() {
+		list = append(list, g.peer.ID)
+	}
+	return list
+}
+
 func (t *guests) all() (list []*guest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

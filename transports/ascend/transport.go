@@ -38,6 +38,7 @@ var (
 	_ transport.Transport  = (*ascend)(nil)
 	_ transport.Explainer  = (*ascend)(nil)
 	_ transport.Remapper   = (*ascend)(nil)
+	_ transport.Visited    = (*ascend)(nil)
 )
 
 // Settings implements transport.Configured.

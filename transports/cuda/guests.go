@@ -69,6 +69,16 @@ func (gs *guests) greet(from transport.Peer, secret access.Token) (*guest, *errs
 	return g, nil
 }
 
+// Visitors implements transport.Visited.
+func (t *mnnvl) Visitors() (list []transport.ID) {
+	t.guests.mu.Lock()
+	defer t.guests.mu.Unlock()
+	for _, g := range t.guests.byToken {
+		list = append(list, g.peer.ID)
+	}
+	return list
+}
+
 // named returns the guest that was given a token, or nil.
 func (gs *guests) named(from transport.Peer, token access.Token) *guest {
 	gs.mu.Lock()

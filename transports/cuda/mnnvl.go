@@ -37,6 +37,7 @@ var (
 	_ transport.Remapper    = (*mnnvl)(nil)
 	_ transport.Allocator   = (*mnnvl)(nil)
 	_ transport.Unsharing   = (*mnnvl)(nil)
+	_ transport.Visited     = (*mnnvl)(nil)
 )
 
 // Settings implements transport.Configured.

@@ -30,6 +30,7 @@ var (
 	_ transport.EpochReader = (*nvlink)(nil)
 	_ transport.Explainer   = (*nvlink)(nil)
 	_ transport.Remapper    = (*nvlink)(nil)
+	_ transport.Visited     = (*nvlink)(nil)
 )
 
 // Settings implements transport.Configured.

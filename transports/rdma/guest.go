@@ -65,7 +65,7 @@ type guests struct {
 	byKey map[guestKey]*guest
 	count map[transport.ID]int
 	came  uint64                // of other engines, ever
-	out   map[transport.ID]bool // peers that were disconnected; their engine bounds them (security.Credentials.Bar)
+	out   map[transport.ID]bool // peers that were disconnected, each by a decision about it
 }
 
 func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, *errs.Error) {

@@ -88,6 +88,13 @@ func (t *Transport) revoke(ctx context.Context, r *region, peer *transport.Peer,
 	return nil
 }
 
+// Visitors implements transport.Visited.
+func (t *Transport) Visitors() []transport.ID {
+	t.guests.mu.Lock()
+	defer t.guests.mu.Unlock()
+	return slices.Collect(maps.Keys(t.guests.count))
+}
+
 // tell brings news of a region to the guests that know it. Guests of others than a peer, nil for everybody, hear of the
 // keys alone. When it returns, no slice that the news forbid is out, unless a peer lies.
 func (t *Transport) tell(ctx context.Context, r *region, peer *transport.Peer, n news) {

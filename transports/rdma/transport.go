@@ -33,6 +33,7 @@ var (
 	_ transport.Remapper     = (*Transport)(nil)
 	_ transport.Flusher      = (*Transport)(nil)
 	_ transport.Disconnecter = (*Transport)(nil)
+	_ transport.Visited      = (*Transport)(nil)
 	_ transport.Explainer    = (*Transport)(nil)
 )
 

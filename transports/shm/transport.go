@@ -38,6 +38,7 @@ var (
 	_ transport.Inliner    = (*Transport)(nil)
 	_ transport.Allocator  = (*Transport)(nil)
 	_ transport.Explainer  = (*Transport)(nil)
+	_ transport.Visited    = (*Transport)(nil)
 )
 
 // Name returns "shm".

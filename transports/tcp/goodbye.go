@@ -2,6 +2,8 @@ package tcp
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -80,6 +82,14 @@ func (t *Transport) Disconnect(peer transport.ID) {
 			}
 		}
 	})
+}
+
+// Visitors implements transport.Visited. The secret of an attachment opens lanes, so a peer without a lane counts.
+func (t *Transport) Visitors() []transport.ID {
+	as := &t.attachments
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	return slices.Collect(maps.Keys(as.guests))
 }
 
 // sayGoodbye announces to all initiators that this transport closes. The workers have ended, so nobody reads the lanes.

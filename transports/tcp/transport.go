@@ -38,6 +38,7 @@ var (
 	_ transport.Witness    = (*Transport)(nil)
 	_ transport.Explainer  = (*Transport)(nil)
 	_ transport.Reacher    = (*Transport)(nil)
+	_ transport.Visited    = (*Transport)(nil)
 )
 
 // Name returns "tcp".

@@ -74,6 +74,16 @@ func (p *Point) Grants() int {
 	return len(p.grants.byToken)
 }
 
+// Visitors implements transport.Visited.
+func (p *Point) Visitors() (list []transport.ID) {
+	p.grants.mu.Lock()
+	defer p.grants.mu.Unlock()
+	for _, g := range p.grants.byToken {
+		list = append(list, g.Peer.ID)
+	}
+	return list
+}
+
 // admit makes a grant for a peer if its process is the one that it claims, and one of our own user. Nothing is kept for
 // anybody else.
 func (gs *grants) admit(ctx context.Context, from transport.Peer, link Token, claim manifest.Claim) (*Grant,
