@@ -53,11 +53,10 @@ func (e *Engine) Disconnect(ctx context.Context, who string) (n int, err error) 
 	return n, err
 }
 
-// dismiss ends the access of a peer.
+// dismiss ends the access of a peer. A step that fails holds up none of the others, and the first error is returned.
+// One for which the list of barred engines has no room may come again.
 func (e *Engine) dismiss(ctx context.Context, p transport.Peer, cause *errs.Error) error {
-	if err := e.credentials.Bar(p.ID); err != nil {
-		return err
-	}
+	first := e.credentials.Bar(p.ID)
 	e.server.Expel(p.ID)
 	for _, port := range e.ports {
 		if port.transport == nil {
@@ -67,7 +66,6 @@ func (e *Engine) dismiss(ctx context.Context, p transport.Peer, cause *errs.Erro
 			d.Disconnect(p.ID)
 		}
 	}
-	var first error
 	for _, r := range e.regions.all() {
 		if err := e.revoke(ctx, r, &p, transport.ForGood); err != nil && first == nil {
 			first = err

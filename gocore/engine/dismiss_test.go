@@ -1,0 +1,29 @@
+package engine
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// Disconnect returns the error of the list of barred engines, which is full, and has ended the access of the peer.
+func TestAPeerThatCannotBeBarredLosesItsAccess(t *testing.T) {
+	owner, other := without(t, "shm"), without(t, "shm")
+	theirs := pageOf(t, owner, "kv")
+	page, write := pageWriter(t, other, owner, "kv")
+	require.Equal(t, dispatch.Completed, write())
+	for n, full := 0, false; !full; n++ {
+		full = owner.credentials.Bar(caller(n, "").ID) != nil
+	}
+	n, err := owner.Disconnect(context.Background(), "id:"+other.credentials.ID().String())
+	require.Equal(t, 1, n)
+	require.Equal(t, errs.TooManyRequests, errs.CodeOf(err), "%v", err)
+	page[0] = theirs[0] + 1
+	require.Equal(t, dispatch.Failed, write())
+	require.NotEqual(t, page[0], theirs[0])
+	require.Empty(t, owner.Peers())
+}
