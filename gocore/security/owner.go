@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/user"
 	"slices"
 	"strconv"
@@ -58,7 +59,8 @@ func (c *Credentials) MayRead(conn net.Conn) error {
 	return err
 }
 
-// admit returns the identity of the process at the other end of a connection, or the reason to refuse it.
+// admit returns the identity of the process at the other end of a connection, "" if nothing proves one, or the reason
+// to refuse it.
 func (u *users) admit(conn net.Conn) (identity string, err error) {
 	local, remote := addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr())
 	owner, err := ownerOf(remote, local)
@@ -68,11 +70,39 @@ func (u *users) admit(conn net.Conn) (identity string, err error) {
 			"namespace), and mode local admits no others: set security/cluster_key on both sides"}
 	case err != nil:
 		return "", refuse("the user of %v cannot be found out: %v; set security/cluster_key on both sides", remote, err)
+	case isUnmapped(owner):
+		if u.any {
+			return "", nil
+		}
+		return "", refuse("its user has no number in the user namespace of this engine; set security/cluster_key on " +
+			"both sides")
 	case !u.any && !slices.Contains(u.uids, owner):
 		return "", refuse("it belongs to user %d, and this engine to user %d: security/local_users admits others, "+
 			"security/cluster_key the holders of a key", owner, u.uids[0])
 	}
 	return "uid:" + strconv.Itoa(int(owner)), nil
+}
+
+// overflowUser is the number that the kernel gives for users without one (user_namespaces(7)), if nobody has set
+// another in overflowFile.
+const (
+	overflowUser = 65534
+	overflowFile = "/proc/sys/kernel/overflowuid"
+)
+
+// isUnmapped reports whether the kernel may have given a number for a user that our user namespace does not map. Then
+// it stands for all of them, and for the namespace's own user of that number, usually nobody.
+func isUnmapped(uid uint32) bool {
+	text, err := os.ReadFile(overflowFile)
+	overflow, failed := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
+	if err != nil || failed != nil {
+		overflow = overflowUser
+	}
+	if uint64(uid) != overflow {
+		return false
+	}
+	users, err := os.ReadFile("/proc/self/uid_map")
+	return err != nil || !slices.Equal(strings.Fields(string(users)), []string{"0", "0", "4294967295"})
 }
 
 func addrPort(a net.Addr) netip.AddrPort {

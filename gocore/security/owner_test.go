@@ -1,11 +1,16 @@
 package security
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -141,4 +146,65 @@ func BenchmarkOwner(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// engineEnv is set in the engine of TestAUserThatOurNamespaceDoesNotMapIsRefused, to its security/local_users.
+const engineEnv = "TENT_TEST_LOCAL_USERS"
+
+// The engine runs as nobody in a user namespace that maps this user alone, as in a rootless container. The kernel says
+// nobody of every other user of the host, too; the test, which dials it, is root there.
+func TestAUserThatOurNamespaceDoesNotMapIsRefused(t *testing.T) {
+	if list, is := os.LookupEnv(engineEnv); is {
+		admitOne(t, strings.Fields(list))
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Skip("only root can map another user")
+	}
+	const nobody, outside = 65534, 2000
+	for list, verdict := range map[string]string{
+		"":      `"", its user has no number in the user namespace`,
+		"65534": `"", its user has no number in the user namespace`,
+		"any":   `"", <nil>`,
+	} {
+		engine := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run=^"+t.Name()+"$")
+		engine.Env = append(os.Environ(), engineEnv+"="+list)
+		mapping := []syscall.SysProcIDMap{{ContainerID: nobody, HostID: outside, Size: 1}}
+		engine.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: mapping,
+			GidMappings: mapping, Credential: &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: true}}
+		engine.Dir = "/"
+		out, err := engine.StdoutPipe()
+		require.NoError(t, err)
+		if err := engine.Start(); errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) {
+			t.Skip("no user namespace here: ", err)
+		}
+		said := ""
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if address, is := strings.CutPrefix(lines.Text(), "listens: "); is {
+				conn, err := net.Dial("tcp", address)
+				require.NoError(t, err)
+				defer conn.Close()
+			}
+			if text, is := strings.CutPrefix(lines.Text(), "verdict: "); is {
+				said = text
+			}
+		}
+		require.NoError(t, engine.Wait())
+		require.Contains(t, said, verdict, list)
+	}
+}
+
+// admitOne prints an address, and the verdict about the first one that dials it.
+func admitOne(t *testing.T, localUsers []string) {
+	c, err := Open(Settings{LocalUsers: localUsers})
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	fmt.Println("listens:", l.Addr())
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	identity, err := c.users.admit(conn)
+	fmt.Printf("verdict: %q, %v\n", identity, err)
 }
