@@ -214,7 +214,7 @@ func TestAConnectionEndsWithItsCertificate(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, b.server.Connected(a.self.ID))
 	mine.Write(t, ca.Issue(t, nil, "a"), ca)
-	changed, err := a.options.Credentials.Reload()
+	changed, err := a.options.Credentials.Reload(nil)
 	require.NoError(t, err)
 	require.True(t, changed)
 	require.Eventually(t, func() bool { return !b.server.Connected(a.self.ID) }, patience, time.Millisecond)

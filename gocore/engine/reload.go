@@ -20,20 +20,14 @@ const (
 )
 
 // ReloadSecurity reads the files of mode mtls again where one was replaced, and reports whether it changed anything. A
-// list that is not nil takes the place of security/allow. Peers that are not admitted any more lose
-// their access, see recheck. Running transfers of all others go on. After an error everything is as before. In other
-// modes there are no files, and a list is InvalidArgument.
+// list that is not nil takes the place of security/allow. Peers that are not admitted any more lose their access, see
+// recheck. Running transfers of all others go on. After an error everything is as before. In other modes there are no
+// files, and a list is InvalidArgument.
 func (e *Engine) ReloadSecurity(ctx context.Context, allow []string) (changed bool, err error) {
 	if err := e.usable(); err != nil {
 		return false, err
 	}
-	if allow != nil {
-		if changed, err = e.credentials.SetAllow(allow); err != nil {
-			return false, err
-		}
-	}
-	read, err := e.credentials.Reload()
-	changed = changed || read
+	changed, err = e.credentials.Reload(allow)
 	switch {
 	case err != nil:
 		e.announce(&event.Event{Kind: event.SecurityReloaded, Err: errs.From("reload", err)})
@@ -63,7 +57,7 @@ func (e *Engine) keepCredentials(ctx context.Context) {
 			}
 			next = now.Add(interval)
 		}
-		changed, err := e.credentials.Reload()
+		changed, err := e.credentials.Reload(nil)
 		switch {
 		case err != nil && err.Error() != failed:
 			failed = err.Error()

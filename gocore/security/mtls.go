@@ -53,62 +53,80 @@ func stateOf(info os.FileInfo) fileState {
 	return state
 }
 
-// SetAllow replaces the patterns of mode mtls, and reports whether they differ. They may not be empty: without them
-// nobody says which certificates are peers. The error is InvalidArgument.
-func (c *Credentials) SetAllow(patterns []string) (changed bool, err error) {
+// parseAllow reads patterns of mode mtls. They may not be empty: without them nobody says which certificates are peers.
+// The error is InvalidArgument.
+func (c *Credentials) parseAllow(patterns []string) (*Names, error) {
 	if c.mode != MTLS {
-		return false, errs.New(errs.InvalidArgument, "security", "mode %s has no list of identities", c.mode).
+		return nil, errs.New(errs.InvalidArgument, "security", "mode %s has no list of identities", c.mode).
 			WithHint("security/allow belongs to security/ca, cert and key")
 	}
 	if len(patterns) == 0 {
-		return false, errs.New(errs.InvalidArgument, "security", "security/allow is empty: no certificate is admitted").
+		return nil, errs.New(errs.InvalidArgument, "security", "security/allow is empty: no certificate is admitted").
 			WithHint(`name identities, such as "spiffe://prod/prefill/*" or "dns:*.decode.svc"; "*" admits all that ` +
 				"security/ca has issued")
 	}
-	names, err := ParseNames("security/allow", patterns)
-	if err != nil {
-		return false, err
-	}
-	was := c.allow.Swap(names)
-	return was == nil || was.String() != names.String(), nil
+	return ParseNames("security/allow", patterns)
 }
 
-// Reload reads the files of mode mtls again where one has been replaced, and reports whether it did. Handshakes from
-// then on show the new certificate and believe the new authorities; connections go on. After an error everything is as
-// before. In the other modes there is nothing to read.
-func (c *Credentials) Reload() (changed bool, err error) {
+// Reload reads the files of mode mtls again where one has been replaced, and reports whether something differs now.
+// Patterns that are not nil take the place of security/allow. Handshakes from then on show the new certificate and
+// believe the new authorities and patterns; connections go on. After an error everything is as before. In the other
+// modes there is nothing to read, and patterns are InvalidArgument.
+func (c *Credentials) Reload(allow []string) (changed bool, err error) {
+	var names *Names
+	if allow != nil {
+		if names, err = c.parseAllow(allow); err != nil {
+			return false, err
+		}
+	}
 	if c.mode != MTLS {
 		return false, nil
 	}
 	c.loading.Lock()
 	defer c.loading.Unlock()
+	next, err := c.read()
+	if err != nil {
+		return false, err
+	}
+	if names != nil {
+		was := c.allow.Swap(names)
+		changed = was == nil || was.String() != names.String()
+	}
+	if next != nil {
+		c.shows.Store(next)
+		changed = true
+	}
+	return changed, nil
+}
+
+// read returns the content of the files, nil if none was replaced since they were read last.
+func (c *Credentials) read() (*shown, error) {
 	next := &shown{}
 	texts, err := c.readFiles(&next.state)
 	if now := c.shows.Load(); err != nil || now != nil && now.state == next.state {
-		return false, err
+		return nil, err
 	}
 	if next.roots, err = readRoots(texts[2]); err != nil {
-		return false, err
+		return nil, err
 	}
 	pair, err := tls.X509KeyPair(texts[0], texts[1])
 	clear(texts[1])
 	if err != nil {
-		return false, wrongFile("security/cert and security/key", "%v", err)
+		return nil, wrongFile("security/cert and security/key", "%v", err)
 	}
 	signer, is := pair.PrivateKey.(crypto.Signer)
 	if !is {
-		return false, wrongFile("security/key", "a key of this kind signs nothing")
+		return nil, wrongFile("security/key", "a key of this kind signs nothing")
 	}
 	if _, err := identitiesOf(pair.Leaf); err != nil {
-		return false, wrongFile("security/cert", "%v", err)
+		return nil, wrongFile("security/cert", "%v", err)
 	}
 	if next.own, err = c.issue(&authority{pair.Leaf, signer}); err != nil {
-		return false, err
+		return nil, err
 	}
 	next.own.Certificate = append(next.own.Certificate, pair.Certificate...)
 	next.until = pair.Leaf.NotAfter
-	c.shows.Store(next)
-	return true, nil
+	return next, nil
 }
 
 // Until returns the end of our certificate, the zero time if it has none.

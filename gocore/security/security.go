@@ -116,9 +116,7 @@ func Open(s Settings) (*Credentials, error) {
 		err = c.joinCluster(s.ClusterKey)
 	case s.Files != (Files{}) || len(s.Allow) > 0:
 		c.mode, c.files = MTLS, s.Files
-		if _, err = c.SetAllow(s.Allow); err == nil {
-			_, err = c.Reload()
-		}
+		_, err = c.Reload(append([]string{}, s.Allow...))
 	default:
 		if c.users, err = parseUsers(s.LocalUsers, os.Geteuid()); err == nil {
 			err = c.show(nil, nil)
