@@ -11,7 +11,7 @@ import (
 )
 
 // A peer loses its access in three ways: Disconnect names it, its certificate ends, or the files that were read again
-// do not admit it. The last two ask it first (stillAdmitted): it may have a newer certificate.
+// do not admit it. The last two ask it first (recheck): it may have a newer certificate.
 //
 //	bar      its handshakes and calls are refused       security.Credentials.Bar
 //	expel    its connections to us are closed           control.Server.Expel

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 
 const (
 	expiryLook  = time.Second     // behind the end of a certificate, and between looks at ends at least
-	renewalAsk  = 3 * time.Second // for the answer of a peer with an old certificate
-	renewalAsks = 16              // at once
+	renewalAsk  = 3 * time.Second // for the answers of peers with old certificates, all together
+	unlistedAsk = time.Second     // for those of peers that security/allow does not list
+	renewalAsks = 64              // at once
 )
 
 // ReloadSecurity reads the files of mode mtls again where one was replaced, and reports whether it changed anything. A
@@ -71,38 +73,92 @@ func (e *Engine) keepCredentials(ctx context.Context) {
 	}
 }
 
-// recheck ends the access of peers that are not admitted any more. It asks them first, side by side. A peer that is not
-// listed loses it at once, others when they have shown nothing better within security/renewal_grace: they look at their
-// files from time to time, as this engine does.
+// suspect is a visitor that is not admitted by its latest proof.
+type suspect struct {
+	visitor
+	reason  error
+	patient bool // it has more time to show a newer one
+}
+
+// recheck ends the access of peers that are not admitted any more. Those that have something open are asked first: they
+// may have another certificate by now. A peer that is not listed loses its access within unlistedAsk, however many
+// others are asked and say nothing. Peers of old certificates do when they have shown nothing better within
+// security/renewal_grace: they look at their files from time to time, as this engine does.
 func (e *Engine) recheck(ctx context.Context, at time.Time) {
 	e.rechecking.Lock()
 	defer e.rechecking.Unlock()
-	room := make(chan struct{}, renewalAsks)
-	var asking sync.WaitGroup
+	var list, unlisted, old []suspect
 	for _, v := range e.visitors.list() {
-		reason := e.credentials.Still(v.proof, at)
-		if reason == nil {
-			continue
+		if reason := e.credentials.Still(v.proof, at); reason != nil {
+			list = append(list, suspect{visitor: v, reason: reason})
+			e.server.Expel(v.peer.ID) // it comes again by a handshake, and hears no answer that opens anything
 		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	open := e.openVisitors()
+	for _, s := range list {
+		switch id := s.peer.ID; {
+		case !open[id]:
+			e.visitors.drop(id)
+			e.closeDoor(id)
+		case security.Unlisted(s.reason):
+			unlisted = append(unlisted, s)
+		default:
+			s.patient = at.Sub(e.visitors.doubt(id, at)) < e.config.Engine.RenewalGrace
+			old = append(old, s)
+		}
+	}
+	e.renewOrDismiss(ctx, unlisted, unlistedAsk)
+	e.renewOrDismiss(ctx, old, renewalAsk)
+}
+
+// renewOrDismiss asks peers for newer proofs, side by side and within a limit for all together. Then it ends the access
+// of those that have shown none, but for the patient ones. Of too many, the ones that were asked longest ago come
+// first.
+func (e *Engine) renewOrDismiss(ctx context.Context, list []suspect, limit time.Duration) {
+	slices.SortStableFunc(list, func(a, b suspect) int { return a.asked.Compare(b.asked) })
+	asking, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var mu sync.Mutex
+	lost := make([]suspect, 0, len(list))
+	eachOf(list, func(s suspect) {
+		err := asking.Err()
+		if err == nil {
+			e.visitors.ask(s.peer.ID, time.Now())
+			err = e.askAgain(asking, s.visitor)
+		}
+		if err != nil && !s.patient {
+			mu.Lock()
+			lost = append(lost, s)
+			mu.Unlock()
+		}
+	})
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), dismissLimit)
+	defer cancel()
+	eachOf(lost, func(s suspect) {
+		cause := errs.New(errs.PeerNotAdmitted, "peer", "the peer is not admitted any more: %v", s.reason).
+			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(s.peer.Address, "", "")
+		if err := e.dismiss(ending, s.peer, cause); err != nil {
+			e.log.Error("a peer that is not admitted any more may still touch memory", "peer", s.peer.Address,
+				"err", err)
+		}
+	})
+}
+
+// eachOf works on suspects side by side, renewalAsks at once.
+func eachOf(list []suspect, work func(suspect)) {
+	room := make(chan struct{}, renewalAsks)
+	var working sync.WaitGroup
+	for _, s := range list {
 		room <- struct{}{}
-		asking.Go(func() {
+		working.Go(func() {
 			defer func() { <-room }()
-			patient := !security.Unlisted(reason) &&
-				at.Sub(e.visitors.ask(v.peer.ID, at)) < e.config.Engine.RenewalGrace
-			if e.askAgain(ctx, v) == nil || patient {
-				return
-			}
-			cause := errs.New(errs.PeerNotAdmitted, "peer", "the peer is not admitted any more: %v", reason).
-				WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(v.peer.Address, "", "")
-			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), dismissLimit)
-			defer cancel()
-			if err := e.dismiss(ending, v.peer, cause); err != nil {
-				e.log.Error("a peer that is not admitted any more may still touch memory", "peer", v.peer.Address,
-					"err", err)
-			}
+			work(s)
 		})
 	}
-	asking.Wait()
+	working.Wait()
 }
 
 // askAgain asks a peer for a handshake, by a connection of ours to it. The error says why it has shown nothing that
@@ -112,9 +168,6 @@ func (e *Engine) askAgain(ctx context.Context, v visitor) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, renewalAsk)
-	defer cancel()
-	e.server.Expel(v.peer.ID) // it comes again by a handshake
 	e.client.Forget(to.Address)
 	greeting, err := e.client.Hello(ctx, to.Address)
 	if err != nil {

@@ -20,11 +20,12 @@ const (
 
 // visitor is an engine that has called us, or that was opened here: its lanes may be open.
 type visitor struct {
-	peer  transport.Peer
-	proof security.Proof // of its latest handshake
-	seen  time.Time      // of that
-	used  time.Time      // its latest call or handshake
-	asked time.Time      // for a newer one, the first time; zero where there was no need
+	peer    transport.Peer
+	proof   security.Proof // of its latest handshake
+	seen    time.Time      // of that
+	used    time.Time      // its latest call or handshake
+	doubted time.Time      // a newer proof was needed for the first time; zero where there was no need
+	asked   time.Time      // for a newer proof, the last time
 }
 
 // visitors are the engines that may use our regions, by their latest proofs. Any goroutine may use it.
@@ -81,18 +82,27 @@ func (v *visitors) tidy(open map[transport.ID]bool) (left []*visitor) {
 	return left
 }
 
-// ask notes that an engine is asked for a newer proof, and returns when that was so for the first time.
-func (v *visitors) ask(id transport.ID, now time.Time) (since time.Time) {
+// doubt notes that an engine needs a newer proof, and returns when that was so for the first time.
+func (v *visitors) doubt(id transport.ID, now time.Time) (since time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	known := v.byID[id]
 	if known == nil {
 		return now
 	}
-	if known.asked.IsZero() {
+	if known.doubted.IsZero() {
+		known.doubted = now
+	}
+	return known.doubted
+}
+
+// ask notes that an engine is asked for a newer proof.
+func (v *visitors) ask(id transport.ID, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if known := v.byID[id]; known != nil {
 		known.asked = now
 	}
-	return known.asked
 }
 
 func (v *visitors) drop(id transport.ID) {
@@ -133,14 +143,21 @@ func (e *Engine) called(p transport.Peer, proof security.Proof) {
 	}
 }
 
-// forgetVisitors makes room among the visitors. The forgotten ones lose no access: they come again by a call. Where a
-// certificate has an end somebody must see that, so those come by a handshake.
+// forgetVisitors makes room among the visitors. The forgotten ones lose no access: they come again by a call.
 func (e *Engine) forgetVisitors() {
+	for _, v := range e.visitors.tidy(e.openVisitors()) {
+		if !v.proof.Until.IsZero() { // somebody must see the end of its certificate
+			e.closeDoor(v.peer.ID)
+		}
+	}
+}
+
+// openVisitors returns the peers for which something is open, here or at their end.
+func (e *Engine) openVisitors() map[transport.ID]bool {
 	open := make(map[transport.ID]bool)
 	for id := range e.segments.identities() {
 		open[id] = true
 	}
-	var mute []transport.Disconnecter // that do not name their visitors
 	for _, port := range e.ports {
 		if port.transport == nil {
 			continue
@@ -149,17 +166,22 @@ func (e *Engine) forgetVisitors() {
 			for _, id := range t.Visitors() {
 				open[id] = true
 			}
-		} else if d, is := transport.Find[transport.Disconnecter](port.transport); is {
-			mute = append(mute, d)
 		}
 	}
-	for _, v := range e.visitors.tidy(open) {
-		if v.proof.Until.IsZero() {
+	return open
+}
+
+// closeDoor makes a peer for which nothing is open come again by a handshake. Transports that do not name their
+// visitors may have something open.
+func (e *Engine) closeDoor(id transport.ID) {
+	e.server.Expel(id)
+	for _, port := range e.ports {
+		if port.transport == nil {
 			continue
 		}
-		e.server.Expel(v.peer.ID)
-		for _, d := range mute {
-			d.Disconnect(v.peer.ID)
+		d, disconnects := transport.Find[transport.Disconnecter](port.transport)
+		if _, names := transport.Find[transport.Visited](port.transport); disconnects && !names {
+			d.Disconnect(id)
 		}
 	}
 }

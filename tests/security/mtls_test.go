@@ -265,6 +265,25 @@ func TestAnIdentityOffTheListLosesItsAccess(t *testing.T) {
 	require.Equal(t, errs.PeerNotAdmitted, errs.CodeOf(err))
 }
 
+// An engine that has shown its new identity to nobody yet is asked, and stays where that is listed. So the last step of
+// a change of identities takes no lanes.
+func TestAnEngineStaysUnderItsNewIdentity(t *testing.T) {
+	ca := securitytest.NewAuthority(t, nil)
+	owner := newMember(t, ca.Issue(t, nil, "owner"), ca, nil, "dns:old", "dns:new")
+	a := newMember(t, ca.Issue(t, nil, "old"), ca, nil, "*")
+	offer(t, owner.Engine, pageBytes, "kv")
+	w := newWriter(t, a.Engine, owner.Engine, "kv")
+	require.NoError(t, w.write())
+	a.files.Write(t, ca.Issue(t, nil, "new"), ca)
+	_, err := a.ReloadSecurity(context.Background(), nil)
+	require.NoError(t, err)
+	_, err = owner.ReloadSecurity(context.Background(), []string{"dns:new"})
+	require.NoError(t, err)
+	require.NoError(t, w.write())
+	require.Equal(t, "dns:new", owner.Peers()[0].Peer.Identity)
+	require.Empty(t, losses(t, owner.Engine))
+}
+
 // Disconnect ends a peer's access when it returns, also that of transfers under way, in every mode.
 func TestADisconnectedPeerTouchesNothing(t *testing.T) {
 	for name, settings := range map[string]map[string]any{
