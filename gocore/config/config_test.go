@@ -191,6 +191,22 @@ func TestMistakesNameTheirSource(t *testing.T) {
 	require.ErrorContains(t, err, "larger than 4 MiB")
 }
 
+// The last of two blocks would win, with all that the first one has set.
+func TestAKeyThatIsThereTwiceIsAMistake(t *testing.T) {
+	for text, cause := range map[string]string{
+		"{\"security\": {\"data\": \"sign\"},\n\"security\": {\"audit\": \"/a\"}}": "line 2: security is given",
+		`{"name": "a", "name": "a"}`:                                         "argument: line 1: name is given twice in one object",
+		"{\"security\":\n{\"data\": \"sign\", \"allow\": [],\n\"data\": 1}}": "line 3: security/data is given",
+		`{"policies": [{}, [], {"name": "a", "n\u0061me": "b"}]}`:            "line 1: policies/2/name is given",
+	} {
+		_, err := Load(Options{}, text)
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), text)
+		require.ErrorContains(t, err, cause)
+	}
+	_, err := Load(Options{}, `{"security": {"data": "sign"}, "staging": {"enable": true}, "name": "security"}`)
+	require.NoError(t, err, "keys of several objects, and a value that is a key elsewhere")
+}
+
 func TestValuesAreTakenInEveryFaithfulForm(t *testing.T) {
 	c, err := Load(birdsOnly, map[string]any{"rpc_server_port": "17000", "max_batches": 16.0,
 		"max_failover_attempts":  uint64(0),

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -125,6 +126,11 @@ func parse(origin string, data []byte) (layer, error) {
 	err := decoder.Decode(&l.document)
 	if err == nil {
 		if _, more := decoder.Token(); more == io.EOF {
+			again := json.NewDecoder(bytes.NewReader(data))
+			if key := repeatedKey(again, ""); key != "" {
+				return layer{}, errs.New(errs.InvalidArgument, "config", "%s: line %d: %s is given twice in one object",
+					origin, lineOf(data, again.InputOffset()), key)
+			}
 			return l, nil
 		}
 		err = errors.New("something follows the object")
@@ -133,10 +139,39 @@ func parse(origin string, data []byte) (layer, error) {
 	if s := (*json.SyntaxError)(nil); errors.As(err, &s) {
 		at = s.Offset
 	}
-	line := 1 + bytes.Count(data[:min(at, int64(len(data)))], []byte("\n"))
 	e := errs.Wrap(errs.InvalidArgument, "config", err)
-	e.Cause = fmt.Sprintf("%s: line %d is not JSON: %v", origin, line, err)
+	e.Cause = fmt.Sprintf("%s: line %d is not JSON: %v", origin, lineOf(data, at), err)
 	return layer{}, e
+}
+
+func lineOf(data []byte, at int64) int {
+	return 1 + bytes.Count(data[:min(at, int64(len(data)))], []byte("\n"))
+}
+
+// repeatedKey reads one value, and returns the path of the first key that an object in it has twice, "" for none.
+// encoding/json would keep the last. The text was decoded before, so there are no errors.
+func repeatedKey(d *json.Decoder, prefix string) string {
+	token, _ := d.Token()
+	begin, nested := token.(json.Delim)
+	if !nested {
+		return ""
+	}
+	keys := map[string]bool{}
+	for n := 0; d.More(); n++ {
+		name := strconv.Itoa(n)
+		if begin == '{' {
+			key, _ := d.Token()
+			if name, _ = key.(string); keys[name] {
+				return prefix + name
+			}
+			keys[name] = true
+		}
+		if path := repeatedKey(d, prefix+name+"/"); path != "" {
+			return path
+		}
+	}
+	_, _ = d.Token() // the end
+	return ""
 }
 
 // apply takes one layer over the values that are there.
