@@ -417,3 +417,31 @@ func TestMarkdownShowsEveryKeyOnce(t *testing.T) {
 		"| `transports/rdma/workers/num_workers` | an integer from 1 to 1024 | that of `transports/rdma/num_lanes` |")
 	require.Contains(t, page, "\n## transports/loft\n")
 }
+
+// A plug-in may leave out the range of a number. One that does not fit its type is out of range all the same.
+func TestANumberWithoutARangeIsAnyNumber(t *testing.T) {
+	list := []Declared{{Key: "depth", Kind: "int", Default: "4"}, {Key: "pause", Kind: "int", Unit: "ms"},
+		{Key: "share", Kind: "float", Default: "-0.5"}}
+	settings, err := Declare(list)
+	require.NoError(t, err)
+	o := Options{Transports: []Transport{{Name: "birds", Settings: settings}}}
+	load := func(text string) (*Config, error) { return Load(o, `{"transports": {"birds": `+text+`}}`) }
+	c, err := load(`{}`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"4", "0", "-0.5"}, DeclaredValues(list, c.SettingsOf("birds")))
+	c, err = load(`{"depth": -9007199254740993, "pause": -2000, "share": 1e300}`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"-9007199254740993", "-2000", "1e+300"}, DeclaredValues(list, c.SettingsOf("birds")))
+	for text, cause := range map[string]string{
+		`{"depth": 9223372036854775808}`: "9223372036854775808 is out of range: it takes an integer",
+		`{"depth": -1e30}`:               "-1e30 is out of range: it takes an integer",
+		`{"pause": 9223372036855}`:       "9223372036855 is out of range: it takes an integer of ms",
+		`{"depth": 0.5}`:                 "0.5 has the wrong type: it takes an integer",
+		`{"share": "much"}`:              `"much" has the wrong type: it takes a number`,
+	} {
+		_, err := load(text)
+		require.ErrorContains(t, err, cause)
+	}
+	_, err = Declare([]Declared{{Key: "depth", Kind: "int", Takes: "few"}})
+	require.ErrorContains(t, err, `"few" is no range`)
+}

@@ -61,8 +61,12 @@ func Declare(list []Declared) (any, error) {
 }
 
 func (d Declared) tag() reflect.StructTag {
-	return reflect.StructTag(fmt.Sprintf("key:%q takes:%q unit:%q default:%q help:%q", d.Key, d.Takes, d.Unit,
-		d.Default, d.Help))
+	takes := d.Takes
+	if takes == "" && (d.Kind == "int" || d.Kind == "float") {
+		takes = anyNumber
+	}
+	return reflect.StructTag(fmt.Sprintf("key:%q takes:%q unit:%q default:%q help:%q", d.Key, takes, d.Unit, d.Default,
+		d.Help))
 }
 
 func undeclared(d Declared, format string, args ...any) error {

@@ -241,8 +241,12 @@ func valueOf(source reflect.Value, takes Takes) any {
 		n, _ := toInt(source.Uint())
 		return (n + factor - 1) / factor
 	}
-	if n := source.Int(); n >= 0 {
-		return (n + factor - 1) / factor
+	n := source.Int()
+	switch {
+	case n%factor == 0:
+		return n / factor
+	case n < 0:
+		return n/factor - 1 // away from 0, so that a range from 0 refuses it
 	}
-	return int64(-1) // refused by every range of a time or a size
+	return n/factor + 1
 }

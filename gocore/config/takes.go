@@ -169,7 +169,7 @@ func (t Takes) atMost(limit any) any {
 }
 
 // parseTakes reads the words of a tag or of a line of inert.txt. They are a range ("1..16", "4KiB..64MiB", "64..16384,
-// a power of two", "0..64MiB, a multiple of 4096"), choices ("matched|all"), or a name of kinds.
+// a power of two", "0..64MiB, a multiple of 4096"), anyNumber, choices ("matched|all"), or a name of kinds.
 func parseTakes(kind Kind, words, unit string) (Takes, error) {
 	if t, found := kinds[words]; found {
 		t.Unit = unit
@@ -178,6 +178,10 @@ func parseTakes(kind Kind, words, unit string) (Takes, error) {
 	t := Takes{Kind: kind, Unit: unit}
 	switch kind {
 	case Int, Float, Floats:
+		if words == anyNumber {
+			t.widen()
+			return t, nil
+		}
 		return t, t.parseRange(words)
 	case Text, Texts:
 		if words != "" {
@@ -189,6 +193,23 @@ func parseTakes(kind Kind, words, unit string) (Takes, error) {
 		return t, fmt.Errorf("%q describes no values", words)
 	}
 	return t, nil
+}
+
+// anyNumber are the words for a number without a range. Only plug-ins have some.
+const anyNumber = "any"
+
+// intMost is the greatest float64 that is an int64. It excludes the stand-in of toInt for greater numbers.
+const intMost = 1<<63 - 1<<10
+
+// widen takes every number that a field can hold, in the unit of the field.
+func (t *Takes) widen() {
+	t.Max, t.What = math.MaxFloat64, "a number"
+	if t.Kind == Int {
+		t.Max, t.What = float64(intMost/units[t.Unit]), "an integer"
+	}
+	if t.Min = -t.Max; t.Unit != "" {
+		t.What += " of " + t.Unit
+	}
 }
 
 func (t *Takes) parseRange(words string) (err error) {
