@@ -22,6 +22,12 @@ func (a Access) password() (string, error) {
 	return strings.TrimRight(string(text), "\r\n"), err
 }
 
+// halfAccess is the error of a user without a password at a service, or of a password without a user.
+func halfAccess(service string) error {
+	return errs.New(errs.InvalidArgument, "metadata", "%s takes a user with a password: one is missing", service).
+		WithHint("set both of metadata_user and metadata_password_file")
+}
+
 // hasTLS reports whether files of TLS are named.
 func (a Access) hasTLS() bool { return a.CA != "" || a.Certificate != "" || a.Key != "" }
 

@@ -46,10 +46,13 @@ func NewEtcd(addresses []string, access Access, limit time.Duration) (*Etcd, err
 		return nil, err
 	}
 	if (c.Username == "") != (c.Password == "") {
-		return nil, errs.New(errs.InvalidArgument, "metadata", "etcd takes a user with a password: one is missing").
-			WithHint("set both of metadata_user and metadata_password_file")
+		return nil, halfAccess("etcd")
 	}
-	if access.hasTLS() || strings.HasPrefix(addresses[0], "https://") {
+	secure, err := speaksTLS(addresses, access)
+	if err != nil {
+		return nil, err
+	}
+	if secure {
 		if c.TLS, err = access.tls(); err != nil {
 			return nil, err
 		}
@@ -59,6 +62,27 @@ func NewEtcd(addresses []string, access Access, limit time.Duration) (*Etcd, err
 		return nil, unanswered(e, "metadata", e.explain(err))
 	}
 	return e, nil
+}
+
+// speaksTLS reports whether the connections to all members are TLS. The client would speak to a member at http:// in
+// the clear, also with files of TLS beside it, and give it the password.
+func speaksTLS(addresses []string, access Access) (bool, error) {
+	secure := 0
+	for _, address := range addresses {
+		switch {
+		case strings.HasPrefix(address, "https://"):
+			secure++
+		case strings.HasPrefix(address, "http://") && access.hasTLS():
+			return false, errs.New(errs.InvalidArgument, "metadata", "%s in metadata_servers is without TLS, and "+
+				"files of TLS are named", errs.Printable(address, nameMax)).
+				WithHint("make it https://, or leave out metadata_tls_*")
+		}
+	}
+	if secure != 0 && secure != len(addresses) {
+		return false, errs.New(errs.InvalidArgument, "metadata", "%d of %d members in metadata_servers begin with "+
+			"https://", secure, len(addresses)).WithHint("write it before each of them, or before none")
+	}
+	return access.hasTLS() || secure > 0, nil
 }
 
 // explain returns the error of a question, with the cause that the client keeps for itself. The client waits for

@@ -55,6 +55,9 @@ func NewHTTP(address string, access Access) (*HTTP, error) {
 	if _, err := access.password(); err != nil {
 		return nil, err
 	}
+	if access.User == "" && access.Password != "" {
+		return nil, halfAccess("a metadata server")
+	}
 	return &HTTP{client: &http.Client{Transport: transport}, base: *base, access: access, now: time.Now}, nil
 }
 

@@ -68,11 +68,13 @@ func NewRedis(address string, access Access) (*Redis, error) {
 		}
 		options.TLSConfig = config
 	}
-	if access.Password != "" {
-		if _, err := access.password(); err != nil {
-			return nil, err
-		}
-		user := cmp.Or(access.User, options.Username)
+	user := cmp.Or(access.User, options.Username)
+	switch password, err := access.password(); {
+	case err != nil:
+		return nil, err
+	case user != "" && password == "":
+		return nil, halfAccess("Redis") // the client would take the default user without a word
+	case access.Password != "":
 		options.CredentialsProviderContext = func(context.Context) (string, string, error) {
 			password, err := access.password()
 			return user, password, err

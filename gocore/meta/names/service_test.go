@@ -18,6 +18,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+
+	"github.com/tent-engine/tent/gocore/errs"
 )
 
 // world is a service with two clients, and a clock that the test moves.
@@ -148,6 +150,37 @@ func TestAddressesOfServices(t *testing.T) {
 	require.ErrorContains(t, err, "metadata_tls_ca")
 	_, err = NewEtcd([]string{"10.0.0.5:2379"}, Access{Certificate: "/nowhere"}, time.Second)
 	require.ErrorContains(t, err, "metadata_tls_certificate")
+}
+
+// A setting that the service would not use is a mistake: a password would go in the clear, or to another user.
+func TestAccessIsUsedOrRefused(t *testing.T) {
+	word := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(word, []byte("word\n"), 0o600))
+	etcd := func(addresses ...string) func(Access) error {
+		return func(a Access) error { _, err := NewEtcd(addresses, a, time.Second); return err }
+	}
+	redis := func(a Access) error { _, err := NewRedis("10.0.0.5:6379", a); return err }
+	named := func(a Access) error { _, err := NewRedis("redis://tent@10.0.0.5:6379/0", a); return err }
+	web := func(a Access) error { _, err := NewHTTP("http://10.0.0.5:8080/metadata", a); return err }
+	for name, c := range map[string]struct {
+		open   func(Access) error
+		access Access
+		cause  string
+	}{
+		"etcd in the clear":     {etcd("http://10.0.0.5:2379"), Access{CA: "/ca"}, "files of TLS are named"},
+		"one of etcd's members": {etcd("10.0.0.5:2379", "http://10.0.0.6:2379"), Access{Key: "/k"}, "10.0.0.6"},
+		"some with TLS":         {etcd("https://10.0.0.5:2379", "10.0.0.6:2379"), Access{}, "1 of 2 members"},
+		"others with TLS":       {etcd("http://10.0.0.5:2379", "https://10.0.0.6:2379"), Access{}, "1 of 2 members"},
+		"etcd's user":           {etcd("10.0.0.5:2379"), Access{User: "u"}, "a user with a password"},
+		"etcd's password":       {etcd("10.0.0.5:2379"), Access{Password: word}, "a user with a password"},
+		"the user of Redis":     {redis, Access{User: "u"}, "a user with a password"},
+		"a user in the URL":     {named, Access{}, "a user with a password"},
+		"HTTP's password":       {web, Access{Password: word}, "a user with a password"},
+	} {
+		err := c.open(c.access)
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, c.cause, name)
+	}
 }
 
 func TestThePasswordOfRedisComesFromAFile(t *testing.T) {
