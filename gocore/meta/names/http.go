@@ -13,10 +13,10 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// HTTP is the service of Mooncake's metadata server: GET, PUT and DELETE of ?key=, with the value as the body. A key
-// without a value is a 404. It knows neither leases nor conditions, so each value carries the time of its end by the
-// clock of its writer, and two engines that publish one name at the same moment may both believe to have it. The next
-// renewal finds the other one.
+// HTTP is the service of Mooncake's metadata server: GET, PUT and DELETE of ?key=, with the value as the body. A GET or
+// DELETE of a key without a value is a 404. It knows neither leases nor conditions, so each value carries the time of
+// its end by the clock of its writer, and two engines that publish one name at the same moment may both believe to have
+// it. The next renewal finds the other one.
 type HTTP struct {
 	client *http.Client
 	base   url.URL
@@ -34,6 +34,9 @@ var _ Service = (*HTTP)(nil)
 
 // httpInterval is the time between two looks of one that waits for a name.
 const httpInterval = 250 * time.Millisecond
+
+// redirectsMax bounds the redirections of one GET.
+const redirectsMax = 5
 
 // NewHTTP returns the service at an address such as http://10.0.0.5:8080/metadata. A user is named to it by basic
 // authentication, with the password as the file has it at that moment.
@@ -58,7 +61,17 @@ func NewHTTP(address string, access Access) (*HTTP, error) {
 	if access.User == "" && access.Password != "" {
 		return nil, halfAccess("a metadata server")
 	}
-	return &HTTP{client: &http.Client{Transport: transport}, base: *base, access: access, now: time.Now}, nil
+	client := &http.Client{Transport: transport, CheckRedirect: onlyGet}
+	return &HTTP{client: client, base: *base, access: access, now: time.Now}, nil
+}
+
+// onlyGet follows redirections of a GET. Another request that is redirected would become a GET, and its answer would be
+// taken for that of a PUT.
+func onlyGet(_ *http.Request, via []*http.Request) error {
+	if via[0].Method != http.MethodGet || len(via) >= redirectsMax {
+		return http.ErrUseLastResponse
+	}
+	return nil
 }
 
 // do carries out a request and returns the status and the body.
@@ -82,7 +95,8 @@ func (h *HTTP) do(ctx context.Context, method, key string, body []byte) (int, []
 	}
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 2*recordMax))
-	if err == nil && answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusNotFound {
+	absent := answer.StatusCode == http.StatusNotFound && method != http.MethodPut
+	if err == nil && answer.StatusCode != http.StatusOK && !absent {
 		err = fmt.Errorf("%s: %s", answer.Status, errs.Printable(string(text), nameMax))
 	}
 	return answer.StatusCode, text, err

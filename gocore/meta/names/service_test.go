@@ -183,6 +183,38 @@ func TestAccessIsUsedOrRefused(t *testing.T) {
 	}
 }
 
+// A PUT has succeeded when the server says so at the address that was asked. A wrong path is a 404, and a folder is
+// redirected, as nginx does: a PUT then becomes a GET.
+func TestAPutThatIsNotTakenIsAnError(t *testing.T) {
+	for status, answer := range map[string]http.HandlerFunc{
+		"404 Not Found": http.NotFound,
+		"301 Moved Permanently": func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/metadata" {
+				http.Redirect(w, r, "/metadata/?"+r.URL.RawQuery, http.StatusMovedPermanently)
+				return
+			}
+			http.NotFound(w, r)
+		},
+	} {
+		server := httptest.NewServer(answer)
+		s, err := NewHTTP(server.URL+"/metadata", Access{})
+		require.NoError(t, err)
+		value, err := s.Get(t.Context(), "k")
+		require.NoError(t, err, "a redirected GET is followed")
+		require.Nil(t, value)
+		done, err := s.Swap(t.Context(), "k", nil, []byte(`{}`), time.Second)
+		require.ErrorContains(t, err, status)
+		require.False(t, done)
+		if err := s.Remove(t.Context(), "k", nil); status == "404 Not Found" {
+			require.NoError(t, err, "it is not there")
+		} else {
+			require.ErrorContains(t, err, status)
+		}
+		require.NoError(t, s.Close())
+		server.Close()
+	}
+}
+
 func TestThePasswordOfRedisComesFromAFile(t *testing.T) {
 	server := miniredis.RunT(t)
 	server.RequireAuth("word")
