@@ -24,7 +24,8 @@ type Client struct {
 	work    sync.WaitGroup // dials under way and the sweep
 	ways    ways
 
-	handshakes chan struct{} // one for each that is under way
+	handshakes chan struct{} // one for each that has a turn
+	quiet      time.Duration // quietMost
 
 	mu      sync.Mutex
 	conns   map[string]*conn
@@ -54,7 +55,7 @@ type conn struct {
 // NewClient returns a client without connections.
 func NewClient(options Options) *Client {
 	c := &Client{options: options.withDefaults(), conns: map[string]*conn{}, retired: map[*conn]struct{}{}}
-	c.handshakes = make(chan struct{}, handshakesMax)
+	c.handshakes, c.quiet = make(chan struct{}, handshakesMax), quietMost
 	c.ways.peers, c.ways.knocks = map[wayKey]*way{}, map[string]*knocks{}
 	c.alive, c.end = context.WithCancel(context.Background())
 	return c

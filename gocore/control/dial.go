@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,8 +30,13 @@ var errSilent = errors.New("the connection was accepted, but nothing was said")
 var errDropped = errors.New("the connection was closed before an answer")
 
 // handshakesMax bounds the handshakes that go on side by side. Each costs some 2 ms of a processor at either end, so of
-// a thousand that share the processors none would end before its time is up.
-const handshakesMax = 16
+// a thousand that share the processors none would end before its time is up. A handshake leaves its turn when the peer
+// has said nothing for quietMost: peers that hang cost no processor, and hold up none of the others. Where all are slow
+// because of their number, so few join them that processors still keep up.
+const (
+	handshakesMax = 16
+	quietMost     = 100 * time.Millisecond
+)
 
 // Bytes of the buffers of a connection's reader and writer. Its messages are small, but for a Describe.
 const (
@@ -72,25 +78,51 @@ func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, se
 	begin := time.Now()
 	select {
 	case c.handshakes <- struct{}{}:
-		defer func() { <-c.handshakes }()
 	case <-ctx.Done():
 		raw.Close()
 		return nil, security.Proof{}, closedError(address)
 	}
+	turn := &inTurn{turns: c.handshakes, quiet: c.quiet}
+	defer turn.leave()
 	if time.Since(begin) > c.options.HandshakeTimeout/4 { // the peer has waited, and may be about to hang up
 		raw.Close()
 		if raw, err = c.connectTCP(ctx, address); err != nil {
 			return nil, security.Proof{}, err
 		}
 	}
+	turn.Conn = raw
 	ctx, cancel := awake(ctx, c.options.HandshakeTimeout, errSilent)
 	defer cancel()
-	secure, shown, err := c.handshakeTLS(ctx, raw, address)
+	secure, shown, err := c.handshakeTLS(ctx, turn, address)
 	if err != nil {
 		return nil, shown, err
 	}
 	cc, err := c.handshakeHTTP(ctx, secure, address)
 	return cc, shown, err
+}
+
+// inTurn is the connection of a handshake that has a turn, which it leaves once.
+type inTurn struct {
+	net.Conn
+	turns chan struct{}
+	quiet time.Duration // of the peer, that ends the turn
+	left  atomic.Bool
+}
+
+// Read waits for the peer, and leaves the turn where that takes long.
+func (t *inTurn) Read(p []byte) (int, error) {
+	if t.left.Load() {
+		return t.Conn.Read(p)
+	}
+	late := time.AfterFunc(t.quiet, t.leave)
+	defer late.Stop()
+	return t.Conn.Read(p)
+}
+
+func (t *inTurn) leave() {
+	if !t.left.Swap(true) {
+		<-t.turns
+	}
 }
 
 func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, error) {

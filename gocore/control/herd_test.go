@@ -21,12 +21,9 @@ func TestHandshakesOfAHerdTakeTurns(t *testing.T) {
 	const peers = 2*handshakesMax + 5
 	var now talkers
 	a := start(t, "127.0.0.1:0", func(o *Options) {
-		o.HandshakeTimeout = 300 * time.Millisecond
-		o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-			raw, err := new(net.Dialer).DialContext(ctx, network, address)
-			return &talker{Conn: raw, of: &now}, err
-		}
+		o.HandshakeTimeout, o.Dial = 300*time.Millisecond, now.dial
 	})
+	a.client.quiet = patience
 	var group sync.WaitGroup
 	for range peers { // another address each: callers of one share its dial
 		address := stranger(t, func(net.Conn) {})
@@ -40,10 +37,48 @@ func TestHandshakesOfAHerdTakeTurns(t *testing.T) {
 	require.Equal(t, handshakesMax, now.most)
 }
 
+// Peers that hang have taken every turn, and more of them wait. A healthy one is opened all the same, long
+// before the time of the others is up.
+func TestPeersThatHangHoldUpNoOther(t *testing.T) {
+	checkLeaks(t)
+	var now talkers
+	a := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout, o.Dial = time.Hour, now.dial })
+	b := start(t, "127.0.0.1:0")
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	for i := range 4 * handshakesMax {
+		address := stranger(t, func(c net.Conn) {
+			if i%2 == 0 { // it hangs later
+				_, _ = c.Write([]byte{22, 3, 3, 4, 186, 2, 0, 4, 182, 3, 3})
+			}
+		})
+		group.Go(func() {
+			_, err := a.client.Open(ctx, address)
+			require.Error(t, err)
+		})
+	}
+	require.Eventually(t, func() bool { return now.count() >= handshakesMax }, patience, time.Millisecond)
+	open(t, a, b)
+	cancel()
+	group.Wait()
+}
+
 // talkers counts the connections that have said something and are not closed.
 type talkers struct {
 	mu              sync.Mutex
 	here, most, all int
+}
+
+// dial is Options.Dial.
+func (t *talkers) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	raw, err := new(net.Dialer).DialContext(ctx, network, address)
+	return &talker{Conn: raw, of: t}, err
+}
+
+func (t *talkers) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.all
 }
 
 type talker struct {
