@@ -31,7 +31,8 @@ type turnstile struct {
 	networks map[string]*[2][]*turn // that wait, with their stacks: not answered, and answered
 	rotation []string               // these networks, the next one first
 	debts    map[string]*debt
-	timer    *time.Timer // for the first network that has paid, while there is a free turn; nil: none is awaited
+	timer    *time.Timer // for the first network that has paid, while there is a free turn
+	wakes    time.Time   // the timer; zero while no network is awaited
 }
 
 // debt is the time of turns that a network has not paid for, at a moment.
@@ -144,6 +145,7 @@ func (s *turnstile) push(w *turn) {
 	stack := &stacks[index(w.answered)]
 	*stack = append(*stack, w)
 	s.awaitPaid()
+	s.awaitSooner(g.network)
 }
 
 func index(answered bool) int {
@@ -224,17 +226,35 @@ func (s *turnstile) pass(at int) {
 
 // awaitPaid wakes the first network that waits for its tokens alone. The caller holds mu.
 func (s *turnstile) awaitPaid() {
-	if s.timer != nil || s.free == 0 || len(s.rotation) == 0 {
+	if !s.wakes.IsZero() || s.free == 0 || len(s.rotation) == 0 {
 		return
 	}
 	first := s.due(s.rotation[0])
 	for _, network := range s.rotation[1:] {
 		first = min(first, s.due(network))
 	}
-	s.timer = time.AfterFunc(first, func() {
+	s.wakeIn(first)
+}
+
+// awaitSooner wakes a network of the rotation before the one that is awaited, if it has paid before that. The caller
+// holds mu.
+func (s *turnstile) awaitSooner(network string) {
+	if due := s.due(network); s.free > 0 && time.Now().Add(due).Before(s.wakes) {
+		s.wakeIn(due)
+	}
+}
+
+// wakeIn sets the timer. The caller holds mu.
+func (s *turnstile) wakeIn(pause time.Duration) {
+	s.wakes = time.Now().Add(pause)
+	if s.timer != nil {
+		s.timer.Reset(pause)
+		return
+	}
+	s.timer = time.AfterFunc(pause, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.timer = nil
+		s.wakes = time.Time{}
 		s.serve()
 	})
 }
@@ -269,6 +289,9 @@ func (s *turnstile) charge(network string, took time.Duration) {
 	d.owed = max(0, s.settled(d)+took)
 	if took < 0 {
 		s.serve()
+		if s.networks[network] != nil {
+			s.awaitSooner(network)
+		}
 	}
 }
 

@@ -48,6 +48,30 @@ func TestTheNewestHandshakeHasTheNextTurnAndAnsweredOnesGoBefore(t *testing.T) {
 	})
 }
 
+// A network that owes much waits already when one comes that owes little, or when it is given back most of its debt.
+func TestTheNetworkThatHasPaidFirstIsNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := turnsFor(1)
+		const little, much, more = 5 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond
+		for network, debt := range map[string]time.Duration{"10.0.0.1": little, "10.0.0.2": much, "10.0.0.3": more} {
+			s.charge(network, creditMost+debt)
+		}
+		begin := time.Now()
+		last := waiting(s, visitorFrom("10.0.0.3"), false, time.Hour)
+		second := waiting(s, visitorFrom("10.0.0.2"), false, time.Hour)
+		first := waiting(s, visitorFrom("10.0.0.1"), false, time.Hour)
+		require.NoError(t, <-first)
+		require.Equal(t, little*payback, time.Since(begin))
+		s.leave()
+		s.charge("10.0.0.3", 2*little-more)
+		require.NoError(t, <-last)
+		require.Equal(t, 2*little*payback, time.Since(begin))
+		s.leave()
+		require.NoError(t, <-second)
+		require.Equal(t, much*payback, time.Since(begin))
+	})
+}
+
 func TestAFloodDelaysItsOwnNetworkMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := turnsFor(1)
