@@ -64,30 +64,41 @@ func Open(path string, failed func(error)) (*Log, error) {
 }
 
 func open(path string) (*os.File, error) {
-	refuse := func(format string, args ...any) (*os.File, error) {
-		return nil, errs.New(errs.InvalidArgument, "security", "security/audit: "+format, args...).
-			WithScope(errs.ScopeTransport, errs.SideLocal)
-	}
 	// A FIFO would block until somebody reads, and a link may lead to a file that is not ours to write.
 	const flags = os.O_WRONLY | os.O_APPEND | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	file, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
-		return refuse("%v", err)
+		return nil, refusal("%v", err)
 	}
+	if err := mayHold(file, path); err != nil {
+		_ = file.Close() // nothing was written
+		return nil, err
+	}
+	return file, nil
+}
+
+// mayHold returns why an open file must not hold the lines.
+func mayHold(file *os.File, path string) error {
 	about, err := file.Stat()
-	if err == nil {
-		owner, is := about.Sys().(*syscall.Stat_t)
-		switch {
-		case !about.Mode().IsRegular():
-			file, err = refuse("%q is no file", path)
-		case is && int(owner.Uid) != os.Geteuid():
-			file, err = refuse("%q belongs to another user", path)
-		case about.Mode().Perm()&0o077 != 0:
-			file, err = refuse("%q has mode %04o: its group or others may use it; chmod 600 keeps it for you", path,
-				about.Mode().Perm())
-		}
+	if err != nil {
+		return refusal("%v", err)
 	}
-	return file, err
+	owner, is := about.Sys().(*syscall.Stat_t)
+	switch {
+	case !about.Mode().IsRegular():
+		return refusal("%q is no file", path)
+	case is && int(owner.Uid) != os.Geteuid():
+		return refusal("%q belongs to another user", path)
+	case about.Mode().Perm()&0o077 != 0:
+		return refusal("%q has mode %04o: its group or others may use it; chmod 600 keeps it for you", path,
+			about.Mode().Perm())
+	}
+	return nil
+}
+
+func refusal(format string, args ...any) error {
+	return errs.New(errs.InvalidArgument, "security", "security/audit: "+format, args...).
+		WithScope(errs.ScopeTransport, errs.SideLocal)
 }
 
 // Note takes a line. It does not wait, and drops the line if there is no room.

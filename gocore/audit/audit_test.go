@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 	"testing"
 
@@ -126,4 +127,23 @@ func TestAFailureIsSaidOnce(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, "c", list[0].Event)
 	require.Equal(t, 1, list[0].Lost)
+}
+
+// A file that is made again for others, as by logrotate with mode 0644, is refused at each line, and left open at none.
+func TestARefusedFileIsClosed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Chmod(path, 0o644))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector would close it
+	open := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		return len(list)
+	}
+	before := open()
+	for range 50 {
+		_, err := Open(path, unheard(t))
+		require.ErrorContains(t, err, "chmod 600")
+	}
+	require.Less(t, open(), before+25)
 }
