@@ -43,7 +43,8 @@ type Log struct {
 	mu     sync.Mutex
 	second time.Time // in which lines were taken
 	taken  int
-	lost   int
+	lost   int // that the next line is to count
+	owed   int // lines that are neither in the file nor counted there
 	closed bool
 
 	file  *os.File // of the goroutine, as are all below
@@ -109,6 +110,7 @@ func (l *Log) Note(e Entry) {
 	e.Time = time.Now().UTC()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.owed++
 	if second := e.Time.Truncate(time.Second); second != l.second {
 		l.second, l.taken = second, 0
 	}
@@ -121,10 +123,12 @@ func (l *Log) Note(e Entry) {
 	l.entries <- e // there is room: this is the only place that sends, under the mutex
 }
 
-// Close writes the lines that wait, and closes the file. Nil and a closed log are fine.
-func (l *Log) Close() {
+// Close writes the lines that wait, and closes the file. It returns the number of lines that are not there and not
+// counted there. A disk that stands still beyond limit keeps the goroutine, which goes on if it moves again. Nil and a
+// closed log are fine.
+func (l *Log) Close(limit time.Duration) (lost int) {
 	if l == nil {
-		return
+		return 0
 	}
 	l.mu.Lock()
 	if !l.closed {
@@ -132,7 +136,15 @@ func (l *Log) Close() {
 		close(l.entries)
 	}
 	l.mu.Unlock()
-	<-l.done
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-l.done:
+	case <-timer.C:
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.owed
 }
 
 // write is the goroutine.
@@ -144,6 +156,9 @@ func (l *Log) write() {
 		switch {
 		case err == nil:
 			l.unput = 0
+			l.mu.Lock()
+			l.owed -= e.Lost + 1
+			l.mu.Unlock()
 		case !l.ill:
 			l.failed(errs.Wrap(errs.Internal, "security/audit", err))
 		}

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,6 +28,8 @@ func lines(t *testing.T, path string) (list []Entry) {
 	return list
 }
 
+const patience = 20 * time.Second
+
 func unheard(t *testing.T) func(error) {
 	return func(err error) { t.Errorf("the log failed: %v", err) }
 }
@@ -37,8 +40,8 @@ func TestLinesAreAddedForTheUserAlone(t *testing.T) {
 		l, err := Open(path, unheard(t))
 		require.NoError(t, err)
 		l.Note(Entry{Event: word, Peer: "p", N: 3})
-		l.Close()
-		l.Close()
+		require.Zero(t, l.Close(patience))
+		require.Zero(t, l.Close(patience))
 		l.Note(Entry{Event: "late"})
 	}
 	about, err := os.Stat(path)
@@ -52,7 +55,7 @@ func TestLinesAreAddedForTheUserAlone(t *testing.T) {
 	require.False(t, list[1].Time.IsZero())
 	var none *Log
 	none.Note(Entry{})
-	none.Close()
+	require.Zero(t, none.Close(0))
 }
 
 func TestFilesOfOthersAreRefused(t *testing.T) {
@@ -80,7 +83,7 @@ func TestAFileThatIsMovedAwayIsMadeAgain(t *testing.T) {
 	require.NoError(t, l.put(Entry{Event: "old"}))
 	require.NoError(t, os.Rename(path, path+".1"))
 	l.Note(Entry{Event: "new"})
-	l.Close()
+	require.Zero(t, l.Close(patience))
 	require.Equal(t, "old", lines(t, path+".1")[0].Event)
 	require.Equal(t, "new", lines(t, path)[0].Event)
 }
@@ -98,7 +101,7 @@ func TestLinesBeyondTheRateAreCounted(t *testing.T) {
 	l.taken = 0 // the next second
 	l.mu.Unlock()
 	l.Note(Entry{Event: "x"})
-	l.Close()
+	require.Zero(t, l.Close(patience))
 	total := 0
 	list := lines(t, path)
 	for _, e := range list {
@@ -121,7 +124,7 @@ func TestAFailureIsSaidOnce(t *testing.T) {
 	require.ErrorContains(t, <-said, "no such file")
 	require.NoError(t, os.Rename(folder+".gone", folder))
 	l.Note(Entry{Event: "c"})
-	l.Close()
+	require.Zero(t, l.Close(patience))
 	require.Empty(t, said)
 	list := lines(t, path)
 	require.Len(t, list, 1)
@@ -146,4 +149,32 @@ func TestARefusedFileIsClosed(t *testing.T) {
 		require.ErrorContains(t, err, "chmod 600")
 	}
 	require.Less(t, open(), before+25)
+}
+
+// The goroutine hangs, as in a write to a disk that stands still. Close ends all the same, and counts the line in the
+// goroutine's hands, those behind it, and those that were dropped.
+func TestCloseEndsOverADiskThatStandsStill(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "log")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	path := filepath.Join(folder, "audit.jsonl")
+	stands, moves := make(chan struct{}), make(chan struct{})
+	l, err := Open(path, func(error) { close(stands); <-moves })
+	require.NoError(t, err)
+	l.Note(Entry{Event: "written"})
+	require.Eventually(t, func() bool { return len(lines(t, path)) == 1 }, patience, time.Millisecond)
+	require.NoError(t, os.Rename(folder, folder+".gone"))
+	l.Note(Entry{Event: "hangs"})
+	<-stands
+	const waiting = queueMax + 50
+	for range waiting {
+		l.Note(Entry{Event: "waits, or is dropped"})
+	}
+	require.Equal(t, waiting+1, l.Close(time.Millisecond))
+	require.NoError(t, os.Rename(folder+".gone", folder))
+	close(moves)
+	lost, there := l.Close(patience), 0
+	for _, e := range lines(t, path) {
+		there += e.Lost + 1
+	}
+	require.Equal(t, waiting+2, there+lost, "each line is there, counted there, or counted by Close")
 }

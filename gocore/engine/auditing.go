@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/audit"
 	"github.com/tent-engine/tent/gocore/event"
@@ -15,6 +16,17 @@ func (e *Engine) openAudit(path string) (err error) {
 	}
 	e.audit, err = audit.Open(path, func(err error) { e.log.Error("security events are lost", "err", err) })
 	return err
+}
+
+// auditGrace bounds the wait for the disk of security/audit at the end.
+const auditGrace = time.Second
+
+// closeAudit ends the audit file, and says in the log that lines are not in it.
+func (e *Engine) closeAudit() {
+	if lost := e.audit.Close(auditGrace); lost > 0 {
+		e.log.Error("security events are not in security/audit: their disk stands still, or they were too many", "n",
+			lost)
+	}
 }
 
 // auditOpened notes the start of the engine.

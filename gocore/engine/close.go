@@ -29,6 +29,7 @@ const closeGrace = 3 * time.Second
 //  6. The control plane ends: until here peers can ask for withdrawals.
 //  7. The progress goroutine ends, then the memory shared with other processes, which steps of the core used. The page
 //     stays mapped until Forget, since Python still reads it.
+//  8. The audit file has its last line, and the log the number of those that its disk did not take in auditGrace.
 func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	if e.closed.Swap(true) {
 		return nil
@@ -72,11 +73,11 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	if left > 0 {
 		held = append(held, fmt.Sprintf("%d slices whose completion never came", left))
 	}
+	e.audit.Note(audit.Entry{Engine: e.name, Event: "engine_closed"})
+	e.closeAudit()
 	_ = e.signal.close()
 	_ = e.noted.close()
 	e.history.close()
-	e.audit.Note(audit.Entry{Engine: e.name, Event: "engine_closed"})
-	e.audit.Close()
 	return held
 }
 

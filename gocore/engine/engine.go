@@ -205,7 +205,7 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	e.grids.byID = make(map[GridID]*grid)
 	e.segments.peers = make(map[peerKey]*peer)
 	undo := &steps{}
-	undo.add(e.audit.Close)
+	undo.add(e.closeAudit)
 	defer func() {
 		if err != nil {
 			undo.run()
