@@ -163,8 +163,8 @@ func New(code Code, op, format string, args ...any) *Error {
 	return &Error{Code: code, Op: op, Cause: fmt.Sprintf(format, args...)}
 }
 
-// Wrap makes an error of a code around the cause err. A limit of the system is no defect of tent, so Internal gives way
-// to what it is.
+// Wrap makes an error of a code around the cause err. A limit of the system is no defect of tent, so Internal becomes
+// the code of that limit.
 func Wrap(code Code, op string, err error) *Error {
 	e := &Error{Code: code, Op: op, Err: err, Cause: err.Error()}
 	if code != Internal {

@@ -66,7 +66,7 @@ func FindHost(hostname, advertised string, n Lookups) (Host, error) {
 		}
 	}
 	if h.Bind.Is6() && h.Bind.IsLinkLocalUnicast() {
-		return h, errs.New(errs.InvalidArgument, "listen", "%s is local to a link: it means something else on each host",
+		return h, errs.New(errs.InvalidArgument, "listen", "%s is local to a link: each host has its own",
 			h.Bind).WithHint("set rpc_server_hostname to another address of this machine, IPv4 or one such as fd00::5")
 	}
 	if advertised != "" {

@@ -32,7 +32,7 @@ type flood struct {
 }
 
 // unseen bounds the connections of a flood that wait in front of an honest one. The kernel hands them over in order, so
-// an attacker with more processors than the peer fills that queue, whatever the peer does with them.
+// an attacker with more processors than the peer fills that queue, and the peer cannot help it.
 const unseen = 256
 
 // keepPace waits for the answer on the connection that was opened some time before this one.

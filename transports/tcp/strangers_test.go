@@ -46,7 +46,7 @@ func greetingOf(o offer, lane uint64) []byte {
 	return greeting{magic: magic, version: version, attachment: o.attachment, nonce: newNonce()}.hello(lane)
 }
 
-// A peer says HELLO at once, so it never stands among the strangers, where others would push it out. Whatever says less
+// A peer says HELLO at once, so it never stands among the strangers, where others would push it out. One that says less
 // does, and a refused one is closed by the time that it was read.
 func TestAPeerIsNoStranger(t *testing.T) {
 	e := newTestEndpoint(t, Settings{Greeting: time.Minute})
