@@ -152,18 +152,17 @@ func (t *Transport) far(c *copier, l *link, from *imported) {
 		return
 	}
 	for k := range c.bite.n {
-		if c.failed[k] != nil {
-			continue
-		}
-		if errno == unix.EFAULT {
-			t.farSlices(c, l, from, k, k+1)
-		} else {
+		switch {
+		case c.failed[k] != nil:
+		case errno == unix.EFAULT:
+			t.farSlices(c, l, from, k, k+1) // the peer may end meanwhile: each has a reason of its own
+		default:
 			c.failed[k] = l.kernelSays(errno)
 		}
 	}
 }
 
-// farSlices moves some slices of a bite. A single one that fails by its memory is told so.
+// farSlices moves some slices of a bite. A single one that fails gets its error here, for any reason.
 func (t *Transport) farSlices(c *copier, l *link, from *imported, first, end int) unix.Errno {
 	write := false
 	for k := first; k < end; k++ {
@@ -180,10 +179,14 @@ func (t *Transport) farSlices(c *copier, l *link, from *imported, first, end int
 		}
 	}
 	done, errno := c.move(int(l.pid), write)
-	if errno == unix.EFAULT && end == first+1 {
+	switch {
+	case errno == 0 || end > first+1:
+	case errno == unix.EFAULT:
 		s := c.bite.entries[first].slice
 		begin, _ := c.bite.part(first, s)
 		c.failed[first] = blame(int(l.pid), s, begin+done, from)
+	default:
+		c.failed[first] = l.kernelSays(errno)
 	}
 	return errno
 }

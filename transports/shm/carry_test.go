@@ -1,0 +1,42 @@
+package shm
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// A bite with memory that is not there is tried slice by slice, and its peer may end meanwhile. The slice that the
+// kernel refuses then fails, with the kernel's reason: nothing of it was moved.
+func TestASliceThatIsTriedAloneFailsByAnyReason(t *testing.T) {
+	p := startOwner(t, Settings{}, Opening{})
+	rail, down := p.attach()
+	require.Nil(t, down)
+	remote, err := p.tr.Import(p.link, p.offer(false, mem.GlobalReadWrite))
+	require.NoError(t, err)
+	b := area(t, testBytes)
+	key, _, err := p.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: testBytes, Fd: -1})
+	require.NoError(t, err)
+	l := p.tr.links.Lookup(p.link)
+	from := l.find(remote)
+	p.Kill() // and waits for its end
+
+	for _, op := range []transport.Op{transport.Read, transport.Write} {
+		c := newCopier(0)
+		for k := range 3 {
+			c.bite.entries[k] = &entry{link: l, from: from, slice: &transport.Slice{Op: op, Rail: rail, LocalKey: key,
+				RemoteKey: remote, Local: addressOf(b) + uintptr(k*4096), Remote: uint64(k * 8192), Length: 512}}
+		}
+		c.bite.n, c.bite.bytes = 3, 3*512
+		p.tr.farSlices(c, l, from, 1, 2)
+		require.NotNil(t, c.failed[1], op)
+		require.Equal(t, errs.PeerUnreachable, c.failed[1].Code, op)
+		require.Nil(t, c.failed[0], op)
+		require.Nil(t, c.failed[2], op)
+	}
+}
