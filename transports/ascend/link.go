@@ -87,7 +87,11 @@ func (t *ascend) Attach(peer transport.Peer) (transport.Link, error) {
 	l.ctx, l.cancel = context.WithCancel(t.ctx)
 	var err error
 	if !t.life.Begin(func() {
-		_, err = t.links.Attach("ascend.attach", func(n transport.Link) *link { l.number = n; return l })
+		_, err = t.links.Attach("ascend.attach", func(n transport.Link) *link {
+			l.number = n
+			t.ways.Store(n, l)
+			return l
+		})
 	}) {
 		err = kit.Closed("ascend.attach")
 	}
@@ -99,7 +103,7 @@ func (t *ascend) Attach(peer transport.Peer) (transport.Link, error) {
 	return l.number, nil
 }
 
-// Detach implements transport.Transport. Slices that are posted end when their link has.
+// Detach implements transport.Transport. Slices that are posted end when their link has; until then it answers owners.
 func (t *ascend) Detach(number transport.Link) {
 	if l := t.links.Detach(number); l != nil {
 		l.leave()
@@ -195,6 +199,7 @@ func (l *link) run() {
 // farewell ends the connection, and lets the owner forget it.
 func (l *link) farewell() {
 	l.cut()
+	l.t.ways.Delete(l.number)
 	l.t.mu.Lock()
 	l.name.Free()
 	l.name = hixl.Name{}
@@ -414,9 +419,9 @@ func (l *link) hear(ctx context.Context, n news) bool {
 	return true
 }
 
-// tell hands the epoch of a fence to the core.
+// tell hands the epoch of a fence to the core, which knows nothing of a link that was detached.
 func (l *link) tell(n news, named transport.RemoteKey) {
-	if n.floor != 0 && !n.closed {
+	if n.floor != 0 && !n.closed && l.t.links.Peek(l.number) == l {
 		l.t.sink.Fenced(l.number, named, n.floor)
 	}
 }

@@ -357,7 +357,8 @@ func (t *ascend) serveEnd(from transport.Peer, link uint64, kind byte, r *kit.Re
 	return []byte{1}, nil
 }
 
-// serveInitiator answers an owner of memory, about a link of ours.
+// serveInitiator answers an owner of memory, about a link of ours. One that was detached is asked until its connection
+// has ended: before that its slices are out.
 func (t *ascend) serveInitiator(ctx context.Context, from transport.Peer, number transport.Link, kind byte,
 	r *kit.Reader) ([]byte, error) {
 	var n news
@@ -367,9 +368,10 @@ func (t *ascend) serveInitiator(ctx context.Context, from transport.Peer, number
 	if !r.Whole() {
 		return nil, malformed(kind)
 	}
-	l := t.links.Peek(number)
+	way, _ := t.ways.Load(number)
+	l, _ := way.(*link)
 	if l == nil || l.peer.ID != from.ID {
-		return nil, errs.New(errs.Stale, "ascend.serve", "a link that is not attached").
+		return nil, errs.New(errs.Stale, "ascend.serve", "a link that has ended").
 			WithScope(errs.ScopeLink, errs.SideRemote)
 	}
 	quiet := false

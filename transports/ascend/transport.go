@@ -107,6 +107,7 @@ type ascend struct {
 	cancel   context.CancelFunc
 	quiet    chan struct{} // closed once Close has ended our own links
 	links    kit.Links[link]
+	ways     sync.Map // links that may still reach a peer's memory, attached or not: *link by its number
 	regions  kit.Slots[transport.LocalKey, region]
 	guests   guests
 	instance instance
