@@ -115,6 +115,11 @@ func (v *visit) Greet() *errs.Error {
 	if !r.Whole() {
 		return errs.From("mnnvl.attach", malformed()).WithPeer(v.Peer.Address, FabricName, "")
 	}
+	if token != v.ticket() { // the link's first greeting, or the owner has taken us for ended
+		if err := v.renew(token); err != nil {
+			return err
+		}
+	}
 	v.mu.Lock()
 	v.token, v.silences = token, 0
 	v.mu.Unlock()
@@ -271,18 +276,19 @@ func (d *distant) apply(ctx context.Context, r *imported, n news) error {
 
 // closeAll unmaps all regions.
 func (d *distant) closeAll(ctx context.Context) error {
-	d.mu.Lock()
-	names := make([]hazard.Region, 0, len(d.held))
-	for name := range d.held {
-		names = append(names, name)
-	}
-	d.mu.Unlock()
-	for _, name := range names {
+	for _, name := range d.names() {
 		if err := d.hear(ctx, news{name: name, closed: true}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// names returns the owner's names of the regions that are held.
+func (d *distant) names() []hazard.Region {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.held))
 }
 
 func (d *distant) heldBy(name hazard.Region) []*imported {
@@ -362,8 +368,13 @@ func (d *distant) enter(r *imported) (question []byte) {
 	name := r.held.name
 	d.held[name] = append(d.held[name], r)
 	delete(d.released, name)
+	return d.askLocked(d.token, name)
+}
+
+// askLocked makes the question for a region.
+func (d *distant) askLocked(token access.Token, name hazard.Region) []byte {
 	d.serial++
-	question = binary.LittleEndian.AppendUint64(access.Call(version, callLearn, d.token), d.serial)
+	question := binary.LittleEndian.AppendUint64(access.Call(version, callLearn, token), d.serial)
 	return appendName(question, name)
 }
 

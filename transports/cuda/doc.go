@@ -64,7 +64,8 @@
 //
 // The gate is a page of hazard slots, as an owner of the same host gives it; here both sides are ours. No call of the
 // driver takes a mapping of another host down. So a guest that does not answer is an error of Revoke that names it, and
-// the memory must stay as it is (docs/design/decisions/0107).
+// the memory must stay as it is (docs/design/decisions/0107). A guest that was taken for ended, and lives, is given
+// another token, and asks for all that it has mapped again (0154).
 //
 // # Pages that are exchanged
 //

@@ -222,8 +222,10 @@ func (t *mnnvl) tellAll(list []*guest, tell func(*guest) error) error {
 	return errors.Join(failed...)
 }
 
-// tell calls a guest until it has answered, or is known to have ended.
+// tell calls a guest until it has answered, or is known to have ended. That takes two proofs, with settleTime between
+// them: a connection that broke looks like the end of a process, and the next call finds out.
 func (t *mnnvl) tell(ctx context.Context, g *guest, message []byte) error {
+	ended := false
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		_, err := t.host.Call(ctx, g.peer, message)
 		if err == nil {
@@ -233,18 +235,18 @@ func (t *mnnvl) tell(ctx context.Context, g *guest, message []byte) error {
 			t.guests.end(g)
 			return nil
 		}
-		gone := errs.From("mnnvl.revoke", err).EndsPeer()
-		if gone {
+		before := ended
+		if ended = errs.From("mnnvl.revoke", err).EndsPeer(); ended && before {
+			t.guests.end(g)
+			return nil
+		}
+		if ended {
 			pause = settleTime
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return g.silent(err)
-		}
-		if gone {
-			t.guests.end(g)
-			return nil
 		}
 	}
 }
