@@ -62,11 +62,11 @@ func (t *ascend) shrink(err error) bool {
 	return true
 }
 
-// hello asks the owner for its address, and hears the news that it missed.
+// hello asks the owner for its address, and hears the news of all regions that the link can reach.
 func (l *link) hello() (met greeting, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, callLimit)
 	defer cancel()
-	answer, err := l.t.host.Call(ctx, l.peer, message(kindHello, uint64(l.number)))
+	answer, err := l.t.host.Call(ctx, l.peer, encodeRegions(message(kindHello, uint64(l.number)), l.reached()))
 	if err != nil {
 		return met, err
 	}

@@ -38,8 +38,9 @@ type rig struct {
 	c      *transporttest.Conn
 	local  *transporttest.Operand
 	remote *transporttest.Remote
-	mute   atomic.Bool // calls of the second node reach nobody
-	dead   atomic.Bool // and are refused, as by the host of a process that was killed
+	mute   atomic.Bool  // calls of the second node reach nobody
+	dead   atomic.Bool  // and are refused, as by the host of a process that was killed
+	breaks atomic.Int32 // the number of next ones that are, as where a connection breaks
 	heard  hearing
 }
 
@@ -91,13 +92,14 @@ func (h *hearing) linksDown() int {
 type silent struct {
 	transport.Host
 	mute, dead *atomic.Bool
+	breaks     *atomic.Int32
 }
 
 func (s silent) Call(ctx context.Context, peer transport.Peer, message []byte) ([]byte, error) {
 	if s.mute.Load() {
 		return nil, errs.New(errs.Timeout, "call", "nobody answers")
 	}
-	if s.dead.Load() {
+	if s.dead.Load() || s.breaks.Add(-1) >= 0 {
 		return nil, errs.New(errs.PeerUnreachable, "call", "refused").WithScope(errs.ScopeLink, errs.SideRemote)
 	}
 	return s.Host.Call(ctx, peer, message)
@@ -120,7 +122,7 @@ func onRig(t *testing.T, links fake.LinkSettings, s Settings, test func(r *rig))
 				r.heard.Sink = c.Sink
 				c.Sink = &r.heard
 			case "b":
-				c.Host = silent{c.Host, &r.mute, &r.dead}
+				c.Host = silent{c.Host, &r.mute, &r.dead, &r.breaks}
 			}
 			tr, err := Factory{}.Open(t.Context(), s, c.Host, c.Sink)
 			require.NoError(t, err)

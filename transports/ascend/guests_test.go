@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -54,4 +55,50 @@ func TestAFenceWaitsForALinkThatIsBeingDetached(t *testing.T) {
 			})
 		})
 	}
+}
+
+// fences fences the region of posted slices, and checks that none of them reaches it afterwards.
+func (r *rig) fences() {
+	r.t.Helper()
+	r.h.Hold(true)
+	list := r.volley(4)
+	n := r.c.Submit(list...)
+	r.await("posted slices", func() bool { return r.h.Stats().Requests >= int64(n) })
+	epoch := r.remote.Fence(r.t, nil)
+	r.remote.Fill(after, 0, rigSize)
+	r.h.Hold(false)
+	for _, end := range r.c.Wait(r.t, list[:n]...) {
+		require.NotNil(r.t, end.Err, "a slice of before the fence")
+	}
+	require.NoError(r.t, r.remote.Check(after, 0, 0, rigSize), "written behind the fence")
+	r.c.Hear(r.t, epoch)
+	r.works()
+}
+
+// A connection that breaks is no end of a guest: the owner asks again, and the guest hears the fence.
+func TestAGuestIsEndedByTwoProofs(t *testing.T) {
+	onRig(t, nil, Settings{}, func(r *rig) {
+		r.meets()
+		guests := r.b.Transport.(*ascend).guests.all()
+		r.breaks.Store(1)
+		r.fences()
+		require.Equal(t, guests, r.b.Transport.(*ascend).guests.all())
+	})
+}
+
+// A guest that was taken for ended lives on. With its next hello the owner knows again of each region that it can
+// reach, and the guest hears the fences that it has missed.
+func TestAGuestThatWasTakenForEndedIsFencedAgain(t *testing.T) {
+	onRig(t, nil, Settings{}, func(r *rig) {
+		r.meets()
+		other := r.c.Import(t, r.b.Register(t, piece, mem.GlobalReadWrite))
+		r.breaks.Store(2)
+		epoch := other.Fence(t, nil)
+		r.breaks.Store(0)
+		require.Empty(t, r.b.Transport.(*ascend).guests.all())
+		later := r.c.Import(t, r.b.Register(t, piece, mem.GlobalReadWrite)) // seen by another connection alone
+		r.c.Must(t, r.c.Slice(transport.Write, r.c.Rail(t), r.local, 0, later, 0, piece))
+		r.c.Hear(t, epoch)
+		r.fences()
+	})
 }

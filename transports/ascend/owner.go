@@ -18,7 +18,8 @@ import (
 // engines first.
 //
 //	Revoke ── news to every guest that learned of the region ──answers: nothing of before is out──▶ quiet
-//	             └── no answer in time ──▶ our engine of HIXL begins again ──▶ quiet; the guest hears at its next hello
+//	             └── no answer in time ──▶ our engine of HIXL begins again ──▶ quiet; the guest hears at its next hello,
+//	                 which names all that it reaches
 //
 // A registration ends likewise: guests are asked to part, and cannot connect until it has ended.
 
@@ -38,8 +39,7 @@ type guest struct {
 	peer transport.Peer
 
 	mu        sync.Mutex
-	connected bool            // it may be: it said hello, and has not parted since
-	unheard   map[uint64]news // by region: it was silent, and hears it with the next hello
+	connected bool // it may be: it said hello, and has not parted since
 }
 
 type guestKey struct {
@@ -70,7 +70,7 @@ func (t *guests) of(from transport.Peer, link uint64) (*guest, *errs.Error) {
 		return nil, errs.New(errs.TooManyRequests, "ascend.serve", "%d links of one peer, which is the limit",
 			guestsPerPeer)
 	}
-	g := &guest{key: key, peer: from, unheard: map[uint64]news{}}
+	g := &guest{key: key, peer: from}
 	t.byKey[key] = g
 	return g, nil
 }
@@ -162,20 +162,14 @@ func (t *ascend) revoke(ctx context.Context, r *region, peer *transport.Peer, ep
 	r.mu.Unlock()
 	n := news{region: uint64(r.key), floor: epoch, closed: epoch == transport.ForGood}
 	deaf := t.ask(ctx, list, func(g *guest) []byte { return n.encode(message(kindNews, g.key.link)) })
-	for _, g := range deaf {
-		g.mu.Lock()
-		known := g.unheard[n.region]
-		known.join(n)
-		g.unheard[n.region] = known
-		g.mu.Unlock()
-	}
 	if connected(deaf) {
 		t.instance.replace("a peer did not answer to a fence")
 		part(deaf)
 	}
 }
 
-// ask calls guests side by side, and returns those that did not answer.
+// ask calls guests side by side, and returns those that did not answer. The end of a guest's process takes two proofs:
+// a connection that broke looks like it, and the next call finds out.
 func (t *ascend) ask(ctx context.Context, list []*guest, question func(*guest) []byte) (deaf []*guest) {
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
@@ -184,6 +178,9 @@ func (t *ascend) ask(ctx context.Context, list []*guest, question func(*guest) [
 	for _, g := range list {
 		wait.Go(func() {
 			_, err := t.host.Call(ctx, g.peer, question(g))
+			if died(err) {
+				_, err = t.host.Call(ctx, g.peer, question(g))
+			}
 			switch {
 			case err == nil:
 			case ended(err):
@@ -206,6 +203,12 @@ func ended(err error) bool {
 		return false
 	}
 	return e.Code == errs.Stale || e.Code == errs.EngineClosed || e.EndsPeer()
+}
+
+// died reports an error that proves the end of a peer's process.
+func died(err error) bool {
+	var e *errs.Error
+	return errors.As(err, &e) && e.EndsPeer()
 }
 
 // connected reports whether one of the guests may have a link.
@@ -288,8 +291,10 @@ func (t *ascend) Serve(ctx context.Context, from transport.Peer, message []byte)
 	return nil, malformed(kind)
 }
 
-// serveHello answers a guest that is about to connect, and not before registrations have ended that are to end.
+// serveHello answers a guest that is about to connect, and not before registrations have ended that are to end. It
+// names all that it can reach, for we may have taken it for ended, and forgotten it (docs/design/decisions/0154).
 func (t *ascend) serveHello(ctx context.Context, from transport.Peer, link uint64, r *kit.Reader) ([]byte, error) {
+	reached := decodeRegions(r)
 	if !r.Whole() {
 		return nil, malformed(kindHello)
 	}
@@ -304,19 +309,17 @@ func (t *ascend) serveHello(ctx context.Context, from transport.Peer, link uint6
 	}
 	g.mu.Lock()
 	g.connected = true // before mu is given back: the next call of apart sees it
-	answer := greeting{}
-	for _, n := range g.unheard { // they stay: the answer may be lost
-		answer.news = append(answer.news, n)
-	}
 	g.mu.Unlock()
 	t.mu.Unlock()
+	answer := greeting{}
+	for _, key := range reached {
+		if n := t.admit(g, from, transport.LocalKey(key)); n.closed || n.floor != 0 {
+			answer.news = append(answer.news, n)
+		}
+	}
 	var err error
-	answer.name, answer.serial, err = t.instance.address()
-	switch {
-	case err != nil:
+	if answer.name, answer.serial, err = t.instance.address(); err != nil {
 		return nil, err
-	case len(answer.news) > newsMost:
-		return nil, errs.New(errs.TooManyRequests, "ascend.serve", "%d fences were not heard", len(answer.news))
 	}
 	return answer.encode(), nil
 }
@@ -330,13 +333,17 @@ func (t *ascend) serveLearn(from transport.Peer, link uint64, r *kit.Reader) ([]
 	if refusal != nil {
 		return nil, refusal
 	}
-	known := t.regions.Lookup(key)
-	if known == nil || known.Peers != nil && known.Peers.Admit != nil && !known.Peers.Admit(from.Names()) {
-		n := news{region: uint64(key), closed: true}
-		return n.encode(nil), nil
-	}
-	n := known.learn(g)
+	n := t.admit(g, from, key)
 	return n.encode(nil), nil
+}
+
+// admit lets a guest know of a region, unless that is not for it, and returns the news that hold for it.
+func (t *ascend) admit(g *guest, from transport.Peer, key transport.LocalKey) news {
+	r := t.regions.Lookup(key)
+	if r == nil || r.Peers != nil && r.Peers.Admit != nil && !r.Peers.Admit(from.Names()) {
+		return news{region: uint64(key), closed: true}
+	}
+	return r.learn(g)
 }
 
 // serveEnd forgets a guest, or all of a peer that closes, and ends our own links to it.

@@ -2,6 +2,7 @@ package ascend
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -56,6 +57,20 @@ func (l *link) apply(n news) (named transport.RemoteKey) {
 	return named
 }
 
+// reached returns the owner's keys of the regions that the link can reach.
+func (l *link) reached() (keys []uint64) {
+	for _, m := range l.keys.All() {
+		if !m.closed.Load() {
+			keys = append(keys, m.region)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// importsMost bounds the imports of a link, so that its hello has room for all, and for those that come at once.
+const importsMost = newsMost / 2
+
 // Import implements transport.Transport. It asks the owner whether the region is still there; from then on the owner
 // knows that this link has to hear of a fence.
 func (t *ascend) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
@@ -66,6 +81,10 @@ func (t *ascend) Import(number transport.Link, d transport.Descriptor) (transpor
 	m, bad := decode(d, l.peer.ID)
 	if bad != nil {
 		return 0, bad
+	}
+	if l.keys.Len() >= importsMost {
+		return 0, errs.New(errs.TooManyRequests, "ascend.import", "%d regions of one peer, which is the limit",
+			importsMost).WithScope(errs.ScopeSlice, errs.SideLocal)
 	}
 	if m.permission == mem.LocalReadWrite {
 		return 0, refused(errs.PermissionDenied, errs.SideRemote, "the owner keeps the region to itself")

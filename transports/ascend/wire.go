@@ -12,7 +12,7 @@ import (
 // Messages go over the control plane, which proves their senders (Host.Call). The first byte is the kind. An initiator
 // names itself by its link; numbers are little endian.
 //
-//	to the owner of memory  hello link          -> its address with HIXL, its newest registration, news not heard
+//	to the owner of memory  hello link regions  -> its address with HIXL, its newest registration, their news
 //	                        learn link region   -> the news of the region
 //	                        detach link         -> nothing
 //	to an initiator         news link news      -> nothing: no older slice is out
@@ -26,7 +26,7 @@ const (
 	kindPart    = 5
 	kindGoodbye = 6
 
-	version = 1
+	version = 2
 	magic   = 0x6c786968 // behind the kind: noise is no message
 )
 
@@ -55,13 +55,24 @@ func (n *news) encode(b []byte) []byte {
 
 func decodeNews(r *kit.Reader) news { return news{r.U64(), transport.Epoch(r.U64()), r.Bool()} }
 
-// join adds other news of the same region.
-func (n *news) join(o news) {
-	n.region, n.floor, n.closed = o.region, max(n.floor, o.floor), n.closed || o.closed
+// newsMost bounds the regions in a hello, and the news in its answer.
+const newsMost = 1 << 16
+
+// encodeRegions appends the keys of regions.
+func encodeRegions(b []byte, keys []uint64) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(keys)))
+	for _, key := range keys {
+		b = binary.LittleEndian.AppendUint64(b, key)
+	}
+	return b
 }
 
-// newsMost bounds the news in one answer.
-const newsMost = 1 << 16
+func decodeRegions(r *kit.Reader) (keys []uint64) {
+	for left := min(r.U32(), newsMost); left > 0 && !r.Short(); left-- {
+		keys = append(keys, r.U64())
+	}
+	return keys
+}
 
 // greeting is the answer to a hello.
 type greeting struct {
