@@ -30,6 +30,7 @@ type side struct {
 	open transport.Transport
 
 	ended chan transport.Completion
+	ready chan transport.Rail
 
 	mu       sync.Mutex
 	calls    func(message []byte) (lost bool) // before the peer sees it; nil: all arrive
@@ -45,7 +46,7 @@ type side struct {
 
 func newSide(t *testing.T, id byte) *side {
 	s := &side{t: t, self: transport.Peer{Address: string('a' + rune(id)), ID: transport.ID{id}},
-		ended: make(chan transport.Completion, 64)}
+		ended: make(chan transport.Completion, 64), ready: make(chan transport.Rail, 64)}
 	open, err := Factory{}.Open(t.Context(), Settings{Lanes: 3}, s, s)
 	require.NoError(t, err)
 	s.open = open
@@ -106,7 +107,7 @@ func (s *side) Fenced(_ transport.Link, _ transport.RemoteKey, epoch transport.E
 func (s *side) RailUp(transport.RailInfo)            {}
 func (s *side) RailDown(transport.Rail, *errs.Error) {}
 func (s *side) LinkDown(transport.Link, *errs.Error) {}
-func (s *side) Ready(transport.Rail)                 {}
+func (s *side) Ready(rail transport.Rail)            { s.ready <- rail }
 func (s *side) Progress(transport.Rail)              {}
 func (s *side) Complete(list []transport.Completion) { s.ended <- list[0] }
 func (s *side) Lent(key transport.LocalKey) (transport.Lent, bool) {
@@ -231,6 +232,31 @@ func TestLanesBoundTheOrdersOfALink(t *testing.T) {
 	release()
 	for range 3 {
 		require.Nil(t, asker.end().Err)
+	}
+}
+
+// A rail that was fenced while its lanes were busy comes up without a free one. It hears when there is one again.
+func TestReadyIsForTheGenerationThatWaits(t *testing.T) {
+	asker, owner, slice := pair(t)
+	ended := make(chan struct{})
+	owner.lingers = func() { <-ended }
+	defer owner.holding()()
+	old := []*transport.Slice{slice(), slice(), slice()}
+	require.Equal(t, 3, asker.open.Submit(old))
+	owner.awaitOrders(3)
+	asker.open.Fence(old[0].Rail)
+	next := slice()
+	next.Rail.Generation++
+	require.Zero(t, asker.open.Submit([]*transport.Slice{next}))
+	close(ended)
+	select {
+	case rail := <-asker.ready:
+		require.Equal(t, next.Rail, rail)
+	case <-time.After(patience):
+		require.FailNow(t, "no word of a free lane")
+	}
+	for range old {
+		require.NotNil(t, asker.end().Err)
 	}
 }
 

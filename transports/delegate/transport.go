@@ -433,7 +433,7 @@ func (a *lane) complete(err *errs.Error) {
 	}
 	a.slice = nil
 	l.idle = append(l.idle, a)
-	starved, rail := l.starved, a.rail
+	starved, rail := l.starved, transport.Rail{Link: l.number, Generation: l.generation} // the slice's may be over
 	l.starved = false
 	l.mu.Unlock()
 	l.t.sink.Complete([]transport.Completion{done})
