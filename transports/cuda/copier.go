@@ -30,6 +30,7 @@ type copier struct {
 	self    transport.Peer
 	pins    bool // the setting host_register
 	life    kit.Lifecycle
+	still   chan struct{} // closed when links and copies have ended
 	links   kit.Links[link]
 	regions kit.Slots[transport.LocalKey, region]
 	room    rooms
@@ -38,9 +39,9 @@ type copier struct {
 	unkept  atomic.Pointer[error] // why a region of the host could not be pinned, the latest
 }
 
-// begun makes the copier ready; Stop and the rooms' close end it.
+// begun makes the copier ready; end ends it.
 func (t *copier) begun(name string, host transport.Host, sink transport.Sink, pins bool) error {
-	t.name, t.host, t.self, t.pins = name, host, host.Self(), pins
+	t.name, t.host, t.self, t.pins, t.still = name, host, host.Self(), pins, make(chan struct{})
 	return t.StartPosting(slicesMax, sink, (*link).up, t.begin, t.ask)
 }
 

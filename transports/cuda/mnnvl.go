@@ -291,19 +291,11 @@ func chunk(ordinal int, a *transport.Allocation, handles driver.Handles) (mem.Re
 	return mem.Region{Addr: addr, Size: a.Size, Kind: mem.Cuda, Location: a.Location, Fd: -1}, nil
 }
 
-// Close ends links, then copies, and makes the guests unmap all that they have of ours. The error names a guest that
-// did not answer and may still have something.
+// Close ends links, then copies, and makes the guests unmap all that they have of ours. The error names a copy that did
+// not end, or a guest that did not answer and may still have something.
 func (t *mnnvl) Close(ctx context.Context) error {
-	return t.life.Close(context.Background(), func() error {
-		ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
-		defer cancel()
-		for number := range t.links.All() {
-			t.Detach(number)
-		}
-		t.running.Wait()
-		t.Stop()
-		err := t.tellAll(t.guests.all(true), func(g *guest) error { return t.sayGoodbye(ctx, g) })
-		return errors.Join(err, t.room.close())
+	return t.end(ctx, t.running.Wait, func(ctx context.Context) error {
+		return t.tellAll(t.guests.all(true), func(g *guest) error { return t.sayGoodbye(ctx, g) })
 	})
 }
 

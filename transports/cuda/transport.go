@@ -86,20 +86,13 @@ func (t *nvlink) Info() transport.Info {
 	return info
 }
 
-// Close ends links, then copies, then peers' pages: nobody copies into our memory when it returns, or the error names
-// the process that still does.
+// Close ends links, then copies, then peers' pages. Nobody copies into our memory when it returns, or the error names
+// our copy or the process that still does.
 func (t *nvlink) Close(ctx context.Context) error {
-	return t.life.Close(context.Background(), func() error { // each step is bounded, by ctx or by access.RevokeLimit
-		ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
-		defer cancel()
-		for number := range t.links.All() {
-			t.Detach(number)
-		}
-		t.Wait()
-		t.Stop()
+	return t.end(ctx, t.Wait, func(ctx context.Context) error {
 		err := t.Point.Close(ctx)
 		t.offers.close()
-		return errors.Join(err, t.room.close())
+		return err
 	})
 }
 

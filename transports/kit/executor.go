@@ -86,6 +86,25 @@ func (x *Executor[L]) Stop() {
 	x.posting.alarm.close()
 }
 
+// Begun is a slice that is being carried out.
+type Begun[L any] struct {
+	Op     transport.Op
+	Length uint64
+	Link   *L
+}
+
+// Begun returns the slices that are being carried out, for errors that name them.
+func (x *Executor[L]) Begun() (list []Begun[L]) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range x.slab {
+		if e := &x.slab[i]; e.slice != nil && !e.place.Queued() {
+			list = append(list, Begun[L]{e.slice.Op, e.slice.Length, e.link})
+		}
+	}
+	return list
+}
+
 // Accept takes a prefix of slices of one rail of a link, which lookup finds; up is asked about nil, too.
 func (x *Executor[L]) Accept(slices []*transport.Slice, lookup func(transport.Link) *L) (n int) {
 	if len(slices) == 0 {

@@ -125,6 +125,7 @@ func TestDroppedSlicesAreNotCarriedOut(t *testing.T) {
 	b := newBench(t, 16)
 	release := b.hold(t)
 	b.Accept(slicesOf(2, 3), b.here)
+	require.Equal(t, []Begun[bench]{{Length: 10, Link: b}}, b.Begun())
 	cause := errs.New(errs.Withdrawn, "x", "asked back")
 	b.Drop(cause, func(s *transport.Slice, of *bench) bool { return of == b && s.Id != 3 })
 	require.Same(t, cause, b.ends[2].Err)

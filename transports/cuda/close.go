@@ -1,0 +1,67 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/host/access"
+)
+
+// end ends links and their goroutines, then copies, and then the rest, once. A device gives no copy back: where one
+// does not end in time, the error names it, and the rest follows behind it, without the caller.
+func (t *copier) end(ctx context.Context, links func(), rest func(context.Context) error) error {
+	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
+	defer cancel()
+	waits, leave := context.WithCancel(context.Background())
+	defer leave()
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-t.still: // the rest has a limit, and errors of its own
+		default:
+			leave()
+		}
+	})
+	defer stop()
+	err := t.life.Close(waits, func() error {
+		for number := range t.links.All() {
+			t.Detach(number)
+		}
+		links()
+		t.Stop()
+		close(t.still)
+		limited := ctx
+		if ctx.Err() != nil { // the caller has left
+			var done context.CancelFunc
+			limited, done = context.WithTimeout(context.Background(), access.RevokeLimit)
+			defer done()
+		}
+		return errors.Join(rest(limited), t.room.close())
+	})
+	if err != nil && err == waits.Err() {
+		return t.stuck(ctx.Err())
+	}
+	return err
+}
+
+// stuck names the copies that have not ended.
+func (t *copier) stuck(cause error) error {
+	const most = 4
+	var names []string
+	list := t.Begun()
+	for _, s := range list[:min(len(list), most)] {
+		names = append(names, fmt.Sprintf("a %s of %d bytes with %s", s.Op, s.Length, s.Link.Peer.Address))
+	}
+	if len(list) > most {
+		names = append(names, fmt.Sprintf("and %d more", len(list)-most))
+	}
+	if len(names) == 0 {
+		return errs.New(errs.Timeout, t.op("close"), "no time was left for it, and no device holds a copy (%v)", cause).
+			WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	return errs.New(errs.Timeout, t.op("close"), "a device has not ended %s (%v)", strings.Join(names, "; "), cause).
+		WithScope(errs.ScopeTransport, errs.SideLocal).
+		WithHint("their memory must stay at both ends; look at the devices, by nvidia-smi and the kernel's log")
+}
