@@ -37,7 +37,7 @@ type file struct {
 	slow     [2]atomic.Bool         // by operation: the file system knows no RWF_NOWAIT, so one cannot know
 
 	// Guarded by base.mu.
-	users   int    // slices, imports and synchronisations that hold it
+	users   int    // slices, synchronisations and a reopening that hold it
 	used    uint64 // base.tick of its last use
 	gone    bool   // its link was detached
 	opening bool
@@ -315,17 +315,17 @@ func (t *base) evict() openEnds {
 }
 
 // reopen gets the descriptors of a file that lost them, and puts the items that wait for it back into their queues. It
-// is a goroutine of its own: a name can be slow to look up, and other files go on meanwhile.
+// is a goroutine of its own: a name can be slow to look up, and other files go on meanwhile. It has a use of the file.
 func (t *base) reopen(f *file) {
 	defer t.tasks.Done()
 	err := f.open(t.mover, &t.settings)
 	var failed []*item
 	t.mu.Lock()
 	f.opening = false
-	surplus := nothingOpen
+	evicted := nothingOpen
 	if err == nil {
 		t.openFiles++
-		surplus = t.evict()
+		evicted = t.evict()
 	}
 	for it := f.waiting.PopFront(); it != nil; it = f.waiting.PopFront() {
 		if err != nil {
@@ -335,9 +335,11 @@ func (t *base) reopen(f *file) {
 		}
 		t.enqueue(it)
 	}
+	unheld := t.release(f)
 	t.mover.kick()
 	t.mu.Unlock()
-	t.closeAll(surplus)
+	t.closeAll(evicted)
+	t.closeAll(unheld)
 	t.finish(failed, nil)
 }
 

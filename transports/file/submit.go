@@ -170,6 +170,7 @@ func (t *base) openable(it *item) bool {
 	f.waiting.PushBack(it, &it.place)
 	if !f.opening {
 		f.opening = true
+		t.hold(f) // its items may end meanwhile
 		t.tasks.Add(1)
 		go t.reopen(f)
 	}
