@@ -16,7 +16,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// imported is a peer's region on a link. It is immutable but for idle; a change replaces it in the link's table.
+// imported is a peer's region on a link. It is immutable; a change replaces it in the link's table.
 type imported struct {
 	key    transport.RemoteKey // generation<<32 | index+1 in the link's table
 	name   hazard.Region
@@ -28,7 +28,6 @@ type imported struct {
 	on     *mapping
 	told   manifest.Region
 	why    *errs.Error // neither base nor remote: why not
-	idle   bool        // the last sweep found it revoked; the link's goroutine's
 }
 
 // mapped names a mapping: a file of the peer, as far as we may touch it.
@@ -316,27 +315,23 @@ func (s span) populate() {
 	}
 }
 
-// dropLocked unmaps files without a region that is left. A region counts as taken back when two sweeps in a row find it
-// so: one that is being fenced comes back, and if it does so later still, the kernel moves its bytes.
+// dropLocked unmaps files without a region that is left. A region is left until its owner lists it no more: one without
+// a permit may be under a fence, of any length, and must be there when that ends.
 func (l *link) dropLocked() {
 	var next []*imported
 	for i, r := range *l.imports.Load() {
 		if r == nil || r.on == nil {
 			continue
 		}
-		revoked := l.view.Permit(r.name) == 0
-		if !revoked || !r.idle {
-			r.idle = revoked
+		d, listed := l.access.Offers.Find(r.name.Index, r.name.Generation)
+		if listed {
 			continue
 		}
 		if next == nil {
 			next = append([]*imported(nil), *l.imports.Load()...)
 		}
 		without := *r
-		without.on, without.base = nil, 0
-		if without.why = l.foreign; l.foreign == nil {
-			without.remote = uintptr(r.told.Addr)
-		}
+		without.on, without.base, without.why = nil, 0, l.closed(&d, listed)
 		next[i] = &without
 		r.on.users--
 	}

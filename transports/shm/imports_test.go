@@ -34,7 +34,7 @@ func TestMappingTakenDownIsNotTouched(t *testing.T) {
 	mapped := l.find(s.RemoteKey)
 	require.NotZero(t, mapped.base)
 	l.mu.Lock()
-	other := *mapped // as dropLocked leaves it
+	other := *mapped // as meetLocked may find it
 	other.on, other.base, other.remote = nil, 0, uintptr(mapped.told.Addr)
 	table := append([]*imported(nil), *l.imports.Load()...)
 	table[uint32(s.RemoteKey)-1] = &other

@@ -4,7 +4,9 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -208,6 +210,52 @@ func TestMappingsOfClosedRegionsGo(t *testing.T) {
 	require.Equal(t, 3, drop())
 	require.NoError(t, a.tr.Revoke(context.Background(), keys[0], nil, 1))
 	require.NoError(t, a.tr.Revoke(context.Background(), keys[1], nil, transport.ForGood))
-	drop()
+	require.NoError(t, a.tr.Deregister(context.Background(), keys[1]))
 	require.Equal(t, 2, drop(), "one was closed, one only fenced")
+}
+
+// A fence may take long, and sweeps look meanwhile. Memory that can only be mapped is reached again when it ends.
+func TestAFenceTakesNoMappingDown(t *testing.T) {
+	a, number, rail := newAlone(t, Settings{reach: reachMapped})
+	l := a.tr.links.Lookup(number)
+	r, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, a.tr.Free(r)) }()
+	r.Permission = mem.GlobalReadWrite
+	key, d, err := a.tr.Register(context.Background(), r)
+	require.NoError(t, err)
+	remote, err := a.tr.Import(number, d)
+	require.NoError(t, err)
+	name := l.find(remote).name
+	slot := l.view.Enter(name, l.view.Epoch(), 0) // a copy that takes a while
+	require.GreaterOrEqual(t, slot, int32(0), "a slot")
+	fenced := make(chan error, 1)
+	go func() { fenced <- a.tr.Revoke(context.Background(), key, nil, 1) }()
+	for l.view.Permit(name) != 0 {
+		runtime.Gosched()
+	}
+	swept := make(chan struct{})
+	go func() { // one that takes a mapping down waits for the copy
+		defer close(swept)
+		for range 3 {
+			l.mu.Lock()
+			l.dropLocked()
+			l.mu.Unlock()
+		}
+	}()
+	require.Eventually(t, func() bool {
+		select {
+		case <-swept:
+			return true
+		default:
+			return l.find(remote).base == 0
+		}
+	}, 10*time.Second, time.Millisecond)
+	l.view.Leave(slot)
+	<-swept
+	require.NoError(t, <-fenced)
+	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: remote, Local: r.Addr,
+		Length: 4096, Epoch: 1}
+	require.True(t, a.tr.Inline([]*transport.Slice{s}))
+	require.NotZero(t, l.find(remote).base)
 }
