@@ -14,8 +14,16 @@ type watcher struct {
 	mu      sync.Mutex
 	epfd    int
 	stopFd  int
-	ended   map[int]func() // by pidfd
+	ended   map[int]watched // by pidfd
+	serial  int32
 	running sync.WaitGroup
+}
+
+// watched is a process. An event names it by its pidfd and its serial number: when it is handled, the process may be
+// forgotten, its pidfd closed, and the descriptor's number that of a process that lives.
+type watched struct {
+	serial int32
+	ended  func()
 }
 
 // add calls ended, once, from the watcher's goroutine when the process has ended, unless remove comes before.
@@ -27,11 +35,12 @@ func (w *watcher) add(pidfd int, ended func()) error {
 			return errs.Wrap(errs.Internal, "access.watch", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 		}
 	}
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(pidfd)}
+	w.serial++
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(pidfd), Pad: w.serial}
 	if err := unix.EpollCtl(w.epfd, unix.EPOLL_CTL_ADD, pidfd, &event); err != nil {
 		return errs.Wrap(errs.Internal, "access.watch", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
-	w.ended[pidfd] = ended
+	w.ended[pidfd] = watched{w.serial, ended}
 	return nil
 }
 
@@ -46,7 +55,7 @@ func (w *watcher) startLocked() (err error) {
 		_ = unix.Close(w.epfd)
 		return err
 	}
-	w.ended = map[int]func(){}
+	w.ended = map[int]watched{}
 	w.running.Go(w.run)
 	return nil
 }
@@ -62,14 +71,21 @@ func (w *watcher) run() {
 			if e.Fd < 0 {
 				return
 			}
-			w.mu.Lock()
-			ended := w.ended[int(e.Fd)]
-			delete(w.ended, int(e.Fd))
-			w.mu.Unlock()
-			if ended != nil {
-				ended()
-			}
+			w.tell(e)
 		}
+	}
+}
+
+// tell handles the event of a process that has ended.
+func (w *watcher) tell(e unix.EpollEvent) {
+	w.mu.Lock()
+	p, is := w.ended[int(e.Fd)]
+	if is = is && p.serial == e.Pad; is {
+		delete(w.ended, int(e.Fd))
+	}
+	w.mu.Unlock()
+	if is {
+		p.ended()
 	}
 }
 
