@@ -108,7 +108,7 @@ func (s *Settings) open(path string, flags int, mode uint32) (int, error) {
 		Mode: uint64(mode)}
 	folder, below := unix.AT_FDCWD, path
 	if len(s.Roots) > 0 {
-		root := s.rootOf(path)
+		root, rest := s.below(path)
 		if root == "" {
 			return -1, errs.New(errs.PermissionDenied, "file.open",
 				"%s is not below transports/file/roots, which is %q", path, s.Roots).
@@ -119,7 +119,7 @@ func (s *Settings) open(path string, flags int, mode uint32) (int, error) {
 			return -1, err
 		}
 		defer unix.Close(folder)
-		below = strings.TrimLeft(strings.TrimPrefix(path, root), "/")
+		below = strings.TrimLeft(rest, "/")
 		how.Resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS
 	}
 	fd := -1
@@ -134,16 +134,18 @@ func (s *Settings) open(path string, flags int, mode uint32) (int, error) {
 	return fd, err
 }
 
-// rootOf returns the longest root that a path begins with, "" if there is none.
-func (s *Settings) rootOf(path string) (best string) {
-	for _, root := range s.Roots {
-		root = filepath.Clean(root)
-		prefix := strings.TrimSuffix(root, "/") + "/"
-		if strings.HasPrefix(path, prefix) && len(root) > len(best) {
-			best = root
+// below returns the folder of the longest root that a path begins with, and the rest of the path; "" if there is none.
+func (s *Settings) below(path string) (folder, rest string) {
+	longest := 0
+	for _, r := range s.roots {
+		for _, name := range [...]string{r.name, r.real} {
+			prefix := strings.TrimSuffix(name, "/") + "/"
+			if strings.HasPrefix(path, prefix) && len(prefix) > longest {
+				longest, folder, rest = len(prefix), r.real, path[len(prefix):]
+			}
 		}
 	}
-	return best
+	return folder, rest
 }
 
 // retryMost bounds how often a call that is only disturbed is made again.

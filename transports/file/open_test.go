@@ -93,6 +93,35 @@ func TestWhatIsNoFileIsRefusedByName(t *testing.T) {
 	require.Error(t, err)
 }
 
+// A root may be a symbolic link, or lie behind one. Files have their names below the folder that the kernel knows.
+func TestARootMayBeALink(t *testing.T) {
+	for name, settings := range map[string]func(disk, data string) (root, path string){
+		"the root":     func(_, data string) (root, path string) { return data, data + "/x" },
+		"above it":     func(_, data string) (root, path string) { return data + "/kv/", data + "/kv/x" },
+		"the path":     func(disk, _ string) (root, path string) { return disk, disk + "/x" },
+		"its real one": func(disk, data string) (root, path string) { return data, disk + "/x" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder, err := filepath.EvalSymlinks(t.TempDir())
+			require.NoError(t, err)
+			disk, data := filepath.Join(folder, "disk"), filepath.Join(folder, "data")
+			require.NoError(t, os.MkdirAll(filepath.Join(disk, "kv"), 0o700))
+			require.NoError(t, os.Symlink(disk, data))
+			root, path := settings(disk, data)
+			both(t, Settings{Roots: []string{root}, Descriptors: 1}, func(t *testing.T, r *rig) {
+				first := r.open(transport.FileSpec{Path: path, Create: true, Size: 4096})
+				r.open(transport.FileSpec{Path: path + "2", Create: true, Size: 4096}) // the first is opened again
+				m := r.memory(4096, true)
+				s := first.slice(transport.Read, m, 0, 0, 4096)
+				r.send(s)
+				require.Nil(t, r.wait(s)[0].Err)
+				_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: folder + "/other", Create: true})
+				require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))
+			})
+		})
+	}
+}
+
 func TestRootsCannotBeLeft(t *testing.T) {
 	outside, root := t.TempDir(), t.TempDir()
 	secret := filepath.Join(outside, "secret")

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"path/filepath"
 	"runtime"
 
 	"github.com/tent-engine/tent/gocore/config"
@@ -24,6 +25,19 @@ type Settings struct {
 
 	Slices  int  // accepted and not completed, over all files, 16 to 65536; 0: 1024
 	anyFile bool // of tests: io-uring takes files of FUSE as well
+	roots   []root
+}
+
+// root is a folder of Settings.Roots. A path may begin with its name, or with the folder that was there when the
+// transport opened: the kernel names open files by that.
+type root struct{ name, real string }
+
+func rootOf(name string) root {
+	r := root{name: filepath.Clean(name)}
+	if r.real, _ = filepath.EvalSymlinks(r.name); r.real == "" { // it may come later
+		r.real = r.name
+	}
+	return r
 }
 
 // Values of Settings.Direct.
@@ -40,6 +54,9 @@ func settled(given any, branch string) (Settings, error) {
 	s, err := config.Settled[Settings](given, branch)
 	if err != nil {
 		return s, err
+	}
+	for _, name := range s.Roots {
+		s.roots = append(s.roots, rootOf(name))
 	}
 	if s.Slices == 0 {
 		s.Slices = 1024
