@@ -21,7 +21,7 @@ import (
 // A file that is made gets mode 0600, and its name is durable when OpenFile returns. Growing reserves the space
 // (fallocate), so a full disk is told here and not in the middle of a transfer; where a file system cannot reserve, the
 // file grows sparse. Nothing shrinks a file but Truncate: two engines that grow the same file at once leave the larger
-// size.
+// size. A file that was made and cannot grow is removed again.
 func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	if t.life.Closed() {
 		return transport.FileCard{}, kit.Closed(t.name + ".open")
@@ -29,6 +29,20 @@ func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport
 	if err := check(spec); err != nil {
 		return transport.FileCard{}, err
 	}
+	for range retryMost {
+		c, err := t.openOnce(ctx, spec)
+		if err != errUnmade {
+			return c, err
+		}
+	}
+	return transport.FileCard{}, errUnmade
+}
+
+// errUnmade is for a file that its maker has removed after we had opened it: there is none of that name now.
+var errUnmade error = errs.New(errs.NotFound, "file.open", "the engine that made the file could not grow it").
+	WithScope(errs.ScopeSlice, errs.SideRemote)
+
+func (t *base) openOnce(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	fd, made, err := t.settings.openOrMake(spec)
 	if err != nil {
 		return transport.FileCard{}, err
@@ -47,6 +61,9 @@ func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport
 		return transport.FileCard{}, err
 	}
 	if err := c.grow(ctx, fd, spec); err != nil {
+		if made {
+			t.settings.unmake(c, fd)
+		}
 		return transport.FileCard{}, err
 	}
 	if made {
@@ -203,6 +220,9 @@ func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error 
 	if err := c.identify(fd); err != nil { // somebody else may have grown it while we waited
 		return err
 	}
+	if c.unmade(fd) {
+		return errUnmade
+	}
 	if spec.Size <= c.Size {
 		return nil
 	}
@@ -223,6 +243,34 @@ func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error 
 	}
 	c.Size = spec.Size
 	return nil
+}
+
+// unmade reports whether an empty file has no name any more.
+func (c *card) unmade(fd int) bool {
+	var st unix.Stat_t
+	return c.Size == 0 && unix.Fstat(fd, &st) == nil && st.Nlink == 0
+}
+
+// unmake removes a file that was made and could not grow, unless somebody else has grown it, or is about to.
+func (s *Settings) unmake(c *card, fd int) {
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	unlock, err := lockSize(over, fd) // tries once
+	if err != nil {
+		return
+	}
+	defer unlock()
+	folder, err := s.open(filepath.Dir(c.Path)+"/.", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(folder)
+	var st unix.Stat_t
+	name := filepath.Base(c.Path)
+	if unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Dev == c.Device && st.Ino == c.Inode &&
+		st.Size == 0 {
+		_ = unix.Unlinkat(folder, name, 0)
+	}
 }
 
 const lockPause = time.Millisecond

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -91,6 +92,82 @@ func TestWhatIsNoFileIsRefusedByName(t *testing.T) {
 	}
 	_, err := r.tr.Attach(transport.Peer{Address: "host:1234"})
 	require.Error(t, err)
+}
+
+// A file that cannot grow is not left behind empty, if it was made for that. One that was there stays as it is.
+func TestAFileThatCannotGrowIsNotMade(t *testing.T) {
+	for name, roots := range map[string]bool{"anywhere": false, "below a root": true} {
+		t.Run(name, func(t *testing.T) {
+			folder, s := t.TempDir(), Settings{}
+			if roots {
+				s.Roots = []string{folder}
+			}
+			r := newRig(t, BufferedFactory{}, s)
+			path := filepath.Join(folder, "x")
+			grow := func(size uint64) error {
+				_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true, Size: size})
+				return err
+			}
+			require.ErrorContains(t, grow(1<<62), "cannot grow from 0")
+			_, err := os.Stat(path)
+			require.ErrorIs(t, err, fs.ErrNotExist)
+			require.NoError(t, os.WriteFile(path, []byte("theirs"), 0o600))
+			require.ErrorContains(t, grow(1<<62), "cannot grow from 6")
+			b, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, "theirs", string(b))
+		})
+	}
+}
+
+// Two engines make the same file, step by step. One that was removed is not grown, and one that was grown is not
+// removed.
+func TestAFileIsGrownOrRemovedNotBoth(t *testing.T) {
+	var s Settings
+	path := filepath.Join(t.TempDir(), "x")
+	spec := transport.FileSpec{Path: path, Create: true, Size: 4096}
+	fd, made, err := s.openOrMake(spec)
+	require.NoError(t, err)
+	require.True(t, made)
+	defer unix.Close(fd)
+	c := &card{transport.FileCard{Path: path}}
+	require.NoError(t, c.identify(fd))
+	other := *c
+	require.NoError(t, other.grow(t.Context(), fd, spec))
+	s.unmake(c, fd)
+	require.FileExists(t, path)
+	require.NoError(t, unix.Ftruncate(fd, 0))
+	s.unmake(c, fd)
+	require.NoFileExists(t, path)
+	require.Equal(t, errUnmade, c.grow(t.Context(), fd, spec))
+}
+
+// Engines that make the same file at once have the same file, also where some of them want a size that it cannot have.
+func TestAFileThatIsRemovedAgainIsNobodysFile(t *testing.T) {
+	both(t, Settings{}, func(t *testing.T, r *rig) {
+		for range 50 {
+			path := filepath.Join(t.TempDir(), "x")
+			var wait sync.WaitGroup
+			for i := range 4 {
+				wait.Go(func() {
+					size := uint64(4096)
+					if i%2 == 0 {
+						size = 1 << 62
+					}
+					c, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true, Size: size})
+					if i%2 == 0 {
+						assert.ErrorContains(t, err, "cannot grow")
+						return
+					}
+					assert.NoError(t, err)
+					var st unix.Stat_t
+					assert.NoError(t, unix.Stat(path, &st))
+					assert.Equal(t, c.Inode, st.Ino)
+				})
+			}
+			wait.Wait()
+		}
+	})
 }
 
 // A root may be a symbolic link, or lie behind one. Files have their names below the folder that the kernel knows.
