@@ -82,8 +82,12 @@ type offers struct {
 func (o *offers) add(g *access.Grant, self fds.Process, fd int) (fds.Ticket, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed {
+	switch {
+	case o.closed:
 		return fds.Ticket{}, kit.Closed("nvlink.share")
+	case g.Ended(): // else end comes behind us
+		return fds.Ticket{}, errs.New(errs.Stale, "nvlink.share", "the link has ended").
+			WithScope(errs.ScopeLink, errs.SidePath)
 	}
 	if o.server == nil {
 		server, err := fds.Listen(self.UID, nil)

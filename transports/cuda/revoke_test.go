@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/transports/host/access"
+	"github.com/tent-engine/tent/transports/host/fds"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -92,6 +96,35 @@ func TestBlocksAreForPeersOfTheRegion(t *testing.T) {
 		_, err := owner.Serve(t.Context(), transport.Peer{ID: transport.NumberedID(0x5742)},
 			append([]byte{version, callBlocks}, make([]byte, 24)...))
 		require.Equal(t, errs.Protocol, errs.CodeOf(err), "a stranger without a grant")
+	})
+}
+
+// A peer may die while its question is answered: descriptors that are offered to it behind its end would stay open.
+func TestAPeerThatHasEndedIsOfferedNothing(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, _ *fake.Loaded) {
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		owner := far.Transport.(*nvlink)
+		var grant atomic.Pointer[access.Grant]
+		serve := owner.Point.Serve
+		owner.Point.Serve = func(ctx context.Context, g *access.Grant, kind byte, r *kit.Reader) ([]byte, error) {
+			grant.Store(g)
+			return serve(ctx, g, kind, r)
+		}
+		link := near.Connect(t, far)
+		link.Import(t, far.Register(t, 4096, mem.GlobalReadOnly))
+		g := grant.Load()
+		_, err := owner.offers.add(g, fds.Self(), 0)
+		require.NoError(t, err)
+		near.Transport.Detach(link.Link)
+		await(t, "the end of the link", g.Ended)
+		_, err = owner.offers.add(g, fds.Self(), 0)
+		require.Equal(t, errs.Stale, errs.CodeOf(err))
+		await(t, "no offers", func() bool {
+			owner.offers.mu.Lock()
+			defer owner.offers.mu.Unlock()
+			return len(owner.offers.open) == 0
+		})
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +36,12 @@ type Grant struct {
 	token   Token
 	page    *hazard.Page
 	process *vm.Process // nil: our own
+	ended   atomic.Bool
 }
+
+// Ended reports whether the peer has left or died. It is so before Config.Ended hears of it: an answer to the peer that
+// keeps something for it looks under the lock that the hearing takes.
+func (g *Grant) Ended() bool { return g.ended.Load() }
 
 // Own reports whether the grant is our own engine's.
 func (g *Grant) Own() bool { return g.process == nil }
@@ -231,6 +237,7 @@ func (gs *grants) end(g *Grant, limit time.Duration) {
 
 // release closes the grant's own resources; its page is the hazard table's.
 func (p *Point) release(g *Grant) {
+	g.ended.Store(true)
 	if g.process == nil {
 		return
 	}
