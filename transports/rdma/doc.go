@@ -34,7 +34,8 @@
 // # Visibility
 //
 // The acknowledgement of a WRITE may overtake its bytes on the owner's PCI bus. Behind the WRITEs of a posting comes a
-// READ of a few bytes on the same queue pair, which pushes them, and they complete with it (write_visibility).
+// READ of a few bytes of each memory, on the same queue pair. It pushes them, and they complete with the last one
+// (write_visibility).
 //
 // # Cost
 //

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -116,6 +117,54 @@ func TestMemoryOfDevicesMovesByItsBuffer(t *testing.T) {
 	d.c.Must(t, d.slice(t, transport.Read, 100<<10))
 	d.here.holds(t, 3, 512, 100<<10, 1)
 	require.NoError(t, d.a.Transport.Deregister(t.Context(), d.local))
+}
+
+// TestAFlushReachesEachMemoryOfItsPosting posts WRITEs to memory of devices and of the host, in any order. They are
+// acknowledged and not placed before a READ of the same memory comes.
+func TestAFlushReachesEachMemoryOfItsPosting(t *testing.T) {
+	const page, most = 4096, 12
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for relaxed := range 2 { // else WRITEs to the host are not flushed
+		d := newOnDevices(t, func(s *Settings) { s.Lanes, s.Relaxed = 1, new(relaxed) })
+		buffers, keys := []*buffer{d.there, newBuffer(t), newBuffer(t)}, []transport.RemoteKey{d.remote}
+		for _, b := range buffers[1:] {
+			_, descriptor, err := d.b.Transport.Register(t.Context(), b.region())
+			require.NoError(t, err)
+			key, err := d.a.Transport.Import(d.c.Link, descriptor)
+			require.NoError(t, err)
+			keys = append(keys, key)
+		}
+		sent, came := make([]byte, page), make([]byte, page)
+		d.f.Control(t, "late %d", 60_000_000)
+		for tag := range uint64(10) {
+			d.rig.local.Fill(tag, 0, most*page)
+			rail, flushes := d.c.Rail(t), d.a.Transport.(*Transport).Flushes()
+			to, flushed := make([]int, 1+random.IntN(most)), map[int]bool{}
+			list := make([]*transport.Slice, len(to))
+			for i := range list {
+				list[i] = d.rig.slice(t, rail, uint64(i)*page, page)
+				if to[i] = random.IntN(len(buffers) + relaxed); to[i] < len(buffers) {
+					list[i].RemoteKey = keys[to[i]]
+				}
+				flushed[to[i]] = true
+			}
+			d.c.Must(t, list...)
+			for i, which := range to {
+				at := i * page
+				d.rig.local.Load(sent, uint64(at))
+				if which < len(buffers) {
+					copy(came, buffers[which].bytes[bufferBand+at:])
+				} else {
+					d.rig.remote.Load(came, uint64(at))
+				}
+				require.Equal(t, sent, came, "slice %d of %v", i, to)
+			}
+			require.EqualValues(t, len(flushed), d.a.Transport.(*Transport).Flushes()-flushes, "of %v", to)
+		}
+		d.f.Control(t, "late 0")
+	}
 }
 
 // TestANICThatDoesNotReachADeviceIsKeptApartFromIt, and goes on to serve memory of the host.

@@ -34,7 +34,7 @@ type lane struct {
 	moved  clock.Time // when something was last seen to have come back, see movesLocked
 	seen   uint32     // tail at that time
 	length int        // of the pair's chain
-	writes bool       // the chain has WRITEs that are to be flushed
+	pushed []int      // in the chain: the last WRITE to each remote registration that is to be flushed
 	marks             // of its packets
 }
 
@@ -50,13 +50,16 @@ const nobody = ^uint16(0)
 // laneBytes bounds the bytes that are out on a lane: a withdrawal waits for as much.
 const laneBytes = 4 << 20
 
-func (l *lane) room() int { return l.most - int(l.head-l.tail) - l.length }
+// room is that for work requests beside the chain and its flushes.
+func (l *lane) room() int { return l.most - int(l.head-l.tail) - l.length - len(l.pushed) }
 
 // at is the place of a work request by its turn.
 func (l *lane) at(turn uint32) *posted { return &l.ring[turn&uint32(len(l.ring)-1)] }
 
-// takes reports whether a slice may have more work requests in the chain.
-func (l *lane) takes() bool { return l.room() > 1 && l.length < verbs.Batch-1 && l.bytes < laneBytes }
+// takes reports whether a slice may have one more work request in the chain, which may need another flush.
+func (l *lane) takes() bool {
+	return l.room() > 1 && l.length+len(l.pushed) < verbs.Batch-1 && l.bytes < laneBytes
+}
 
 // failLocked gives the lane up. Slices that are out end when the rail's goroutine has proved that they are quiet.
 func (l *lane) failLocked(cause *errs.Error) {
@@ -94,14 +97,16 @@ func (l *lane) buildLocked(o *op, k *keyPair) bool {
 		wr.Flags = l.inlined(o, code, n)
 		wr.Reach(uint64(local)+o.at, uint32(n), own.LKey)
 		o.out++
-		l.writes = l.writes || pushed
+		if pushed {
+			l.pushLocked()
+		}
 		if o.at += n; o.at < left {
 			continue
 		}
 		o.at = 0
 		if o.part++; o.part == parts {
 			o.whole = true
-			if !l.writes {
+			if len(l.pushed) == 0 {
 				wr.Flags |= verbs.Signaled
 			}
 			return true
@@ -130,18 +135,30 @@ func (l *lane) appendLocked(p posted) *verbs.WR {
 	return wr
 }
 
-// postLocked posts the chain in one crossing, and behind its WRITEs the READ that pushes them. The last work request
+// pushLocked notes the latest work request of the chain, a WRITE, for the flush of its remote registration.
+func (l *lane) pushLocked() {
+	last := l.length - 1
+	for i, at := range l.pushed {
+		if l.pair.Chain[at].RKey == l.pair.Chain[last].RKey {
+			l.pushed[i] = last
+			return
+		}
+	}
+	l.pushed = append(l.pushed, last)
+}
+
+// postLocked posts the chain in one crossing, and behind its WRITEs the READs that push them. The last work request
 // is signalled.
 func (l *lane) postLocked() {
 	if l.length == 0 {
 		return
 	}
-	if l.writes {
-		l.flushLocked()
+	for _, at := range l.pushed {
+		l.flushLocked(&l.pair.Chain[at])
 	}
 	n := l.length
 	l.pair.Chain[n-1].Flags |= verbs.Signaled
-	l.length, l.writes = 0, false
+	l.length, l.pushed = 0, l.pushed[:0]
 	l.head += uint32(n)
 	l.rail.posted = true
 	l.device.flying.Add(int64(n))
@@ -152,13 +169,9 @@ func (l *lane) postLocked() {
 	}
 }
 
-// flushLocked appends a READ of the bytes that the chain's last WRITE wrote, eight at most.
-func (l *lane) flushLocked() {
-	last := l.length - 1
-	for l.pair.Chain[last].Op != verbs.OpWrite {
-		last--
-	}
-	write := &l.pair.Chain[last]
+// flushLocked appends a READ of the bytes that a WRITE of the chain wrote, eight at most. On PCI a READ pushes the
+// WRITEs of its own way alone: those to another GPU, or to memory of the host, go another one.
+func (l *lane) flushLocked(write *verbs.WR) {
 	wr := l.appendLocked(posted{op: nobody})
 	id := wr.ID
 	wr.Like(write)
@@ -366,7 +379,7 @@ func (l *lane) settleLocked(peer bool) {
 		}
 	}
 	l.device.flying.Add(-int64(l.head - l.tail))
-	l.head, l.tail, l.bytes, l.length, l.writes = 0, 0, 0, 0, false
+	l.head, l.tail, l.bytes, l.length, l.pushed = 0, 0, 0, 0, l.pushed[:0]
 }
 
 func newPSN() uint32 { return rand.Uint32() & (1<<24 - 1) }

@@ -121,7 +121,7 @@ double now(void);        /* seconds */
 void notify(struct context *, uint32_t type, void *about, int port);
 void completed(struct pair *, const struct request *, uint32_t status);
 void flush(struct pair *, uint32_t first_status);
-void settle(struct pair *); /* places what is late */
+void settle(struct pair *, const struct memory *in); /* places what is late, in one memory or in all (NULL) */
 struct pair *pair_of(uint32_t number);
 struct memory *memory_of(uint32_t key);
 int poll_queue(struct tv_cq *, int, struct tv_completion *);

@@ -261,7 +261,7 @@ int ibv_dereg_mr(struct tv_mr *public) {
 	await(&m->busy);
 	for (int i = 0; i < PAIRS; i++) { /* what is late lands before the keys end */
 		if (pairs[i])
-			settle(pairs[i]);
+			settle(pairs[i], NULL);
 	}
 	if (m->mapped) {
 		uintptr_t page = (uintptr_t)public->addr & ~(uintptr_t)4095;

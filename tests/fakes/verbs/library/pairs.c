@@ -80,7 +80,7 @@ int ibv_destroy_qp(struct tv_qp *public) {
 	lock();
 	public->state = TV_QPS_RESET;
 	await(&p->busy);
-	settle(p);
+	settle(p, NULL);
 	forget(p);
 	pairs[public->qp_num % PAIRS] = NULL;
 	p->queue->users--;
@@ -156,7 +156,7 @@ int ibv_modify_qp(struct tv_qp *public, struct tv_qp_attr *a, int mask) {
 		public->state = to;
 		if (to == TV_QPS_RESET || to == TV_QPS_ERR) {
 			await(&p->busy);
-			settle(p);
+			settle(p, NULL);
 		}
 		if (to == TV_QPS_ERR)
 			flush(p, TV_WC_WR_FLUSH_ERR);

@@ -58,23 +58,25 @@ static int move(unsigned of, bool reads, uint64_t here, uint64_t there, uint64_t
 	return moved == (ssize_t)bytes ? 0 : moved < 0 ? errno : EFAULT;
 }
 
-static void place(struct pair *p) {
-	struct landing *l = p->late;
-	p->late = l->next;
-	if (!p->late)
-		p->last = &p->late;
-	move(seat, false, (uint64_t)(uintptr_t)l->data, l->at, l->bytes);
-	free(l);
+/* PCI Express keeps the order of WRITEs that go one way, so a READ pushes those to its own memory alone. */
+void settle(struct pair *p, const struct memory *in) {
+	struct landing **at = &p->late;
+	while (*at) {
+		struct landing *l = *at;
+		if (in && l->to != in) {
+			at = &l->next;
+			continue;
+		}
+		*at = l->next;
+		move(seat, false, (uint64_t)(uintptr_t)l->data, l->at, l->bytes);
+		free(l);
+	}
+	p->last = at;
 }
 
-void settle(struct pair *p) {
-	while (p->late)
-		place(p);
-}
-
-static bool put_off(struct pair *to, uint64_t at, uint64_t from, uint32_t bytes) {
+static bool put_off(struct pair *to, struct memory *in, uint64_t at, uint64_t from, uint32_t bytes) {
 	struct landing *l = malloc(sizeof *l + bytes);
-	*l = (struct landing){.at = at, .bytes = bytes, .due = now() + 1e-6 * knobs.late};
+	*l = (struct landing){.to = in, .at = at, .bytes = bytes, .due = now() + 1e-6 * knobs.late};
 	if (move(seat, true, (uint64_t)(uintptr_t)l->data, from, bytes)) {
 		free(l);
 		return false;
@@ -122,14 +124,14 @@ static void step(struct pair *p, struct pair *peer) {
 					   : (uint64_t)(uintptr_t)own->public.addr + (r->local - own->first) + r->done;
 		uint64_t there = (uint64_t)(uintptr_t)other->public.addr + (r->remote - other->first) + r->done;
 		if (reads && peer->seat == seat)
-			settle(peer); /* a READ pushes the WRITEs before it */
+			settle(peer, other); /* a READ pushes the WRITEs before it */
 		bool late = !reads && knobs.late && peer->seat == seat; /* a test may turn the knob while the lock is free */
 		use(p, peer, own, other, 1u << seat);
 		unlock();
 		int error = late ? 0 : move(peer->seat, reads, here, there, bytes);
 		lock();
 		if (late)
-			error = put_off(peer, there, here, bytes) ? 0 : EFAULT;
+			error = put_off(peer, other, there, here, bytes) ? 0 : EFAULT;
 		use(p, peer, own, other, 0);
 		announce();
 		if (p->public.state != TV_QPS_RTS) { /* whoever changed it waits for us, and ends the request */
@@ -167,7 +169,7 @@ static void step(struct pair *p, struct pair *peer) {
 /* ready reports whether a pair has a request that goes on now. Else next becomes the time at which to look again. */
 static bool ready(struct pair *p, double at, double *next, struct pair **peer) {
 	if (p->late && p->late->due <= at)
-		settle(p);
+		settle(p, NULL);
 	if (p->late && p->late->due < *next)
 		*next = p->late->due;
 	if (p->broken)
