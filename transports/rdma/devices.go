@@ -2,9 +2,11 @@ package rdma
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -213,6 +215,16 @@ func (d *device) retire() {
 	d.running.Wait()
 	d.close()
 	d.given.Store(true)
+}
+
+// pulled reports whether the kernel has taken the device away, with all that it had, by the error of a call. Each call
+// of the open context fails so then (ib_uverbs of Linux 6.12).
+func (d *device) pulled(err error) bool {
+	if !errors.Is(err, syscall.EIO) {
+		return false
+	}
+	_, err = d.verbs.Port(d.t.settings.Port)
+	return errors.Is(err, syscall.EIO)
 }
 
 // use counts a queue pair, a registration, or a call of the device. It fails on one that is lost.

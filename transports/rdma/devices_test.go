@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -114,6 +115,36 @@ func TestADeviceThatReturnsServesNoKeyOfBefore(t *testing.T) {
 		r.passes(t, "fake1", uint64(20+round))
 		r.local.Fill(moved, 0, rigSize)
 	}
+}
+
+// TestADeviceThatWasPulledComesBack: the kernel has ended all that it had, so calls that end something fail from then
+// on, and its bells ring for good. Waiters sleep beside it.
+func TestADeviceThatWasPulledComesBack(t *testing.T) {
+	r := newRig(t, often)
+	a, b := r.a.Transport.(*Transport), r.b.Transport.(*Transport)
+	first, theirs := a.nics()[1], b.nics()[1]
+	tags := a.Watch(nil, 0)
+	require.Len(t, tags, 2)
+	require.True(t, first.use(), "so that it is not given back before a look at its bells")
+	r.f.Control(t, "pull fake1 1")
+	await(t, "both ends to lose it", func() bool { return first.lost.Load() && theirs.lost.Load() })
+	bells := a.Watch(nil, 0)
+	require.Len(t, bells, 1, "of the device that is there")
+	require.Equal(t, tags[0].Tag, bells[0].Tag)
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(epoll)) }()
+	require.ErrorIs(t, a.Hang(epoll, tags[1]), unix.ENOENT, "a waiter that asked before")
+	first.unuse()
+	await(t, "both ends to give it back", func() bool { return first.given.Load() && theirs.given.Load() })
+	r.works(t)
+	r.f.Control(t, "pull fake1 0")
+	await(t, "the device to be back", func() bool {
+		return a.nics()[1] != first && b.nics()[1] != theirs && r.keysThere(1) && r.upOver("fake1")
+	})
+	require.Len(t, a.Watch(nil, 0), 2)
+	r.again(t)
+	r.passes(t, "fake1", after)
 }
 
 // TestAlternatesComeWhenAnEndIsToBlame silences one device here: its peer is reached from the other.

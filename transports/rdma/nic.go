@@ -181,14 +181,24 @@ func (d *device) close() {
 	for _, w := range d.queues() {
 		_ = w.queue.Close()
 	}
+	var kept []*verbs.Bell
 	for _, b := range d.bells {
-		_ = b.Bell.Close()
+		if b.Bell.Close() != nil {
+			kept = append(kept, b.Bell)
+		}
 		_ = b.rings.Close()
 	}
 	if d.news != nil {
 		_ = d.news.Close()
 	}
-	if err := d.verbs.Close(); err != nil {
+	switch err := d.verbs.Close(); {
+	case err == nil:
+	case d.pulled(err):
+		for _, b := range kept {
+			b.Abandon()
+		}
+		d.verbs.Abandon()
+	default:
 		d.t.host.Log().Error("rdma: a device was not given back", "device", d.name, "error", err)
 	}
 }
@@ -250,7 +260,7 @@ func (d *device) addQueue(w *waiting) error {
 
 // endPair closes a pair. Its completions may lie in the queue until somebody polls, so all are taken first.
 func (d *device) endPair(pair *verbs.Pair, in *waiting, requests int) {
-	if err := pair.Close(); err != nil {
+	if err := pair.Close(); err != nil && !d.pulled(err) {
 		d.t.host.Log().Error("rdma: a queue pair was not given back", "device", d.name, "error", err)
 		return
 	}

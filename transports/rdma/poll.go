@@ -232,12 +232,12 @@ func (t *Transport) Arm() {
 }
 
 // Watch implements transport.Parker. Completion queues have the answers of all classes. Bells beyond WatchesMost are
-// left to the goroutines of their devices.
+// left to the goroutines of their devices, as are those of a device that is lost: they may ring for good.
 func (t *Transport) Watch(list []transport.Watch, _ transport.Classes) []transport.Watch {
 	most := len(list) + transport.WatchesMost
 	for i, d := range t.nics() {
 		d.arm()
-		for k := 0; k < len(d.bells) && len(list) < most && !d.given.Load(); k++ {
+		for k := 0; k < len(d.bells) && len(list) < most && !d.lost.Load(); k++ {
 			tag := d.born<<16 | uint64(i)<<8 | uint64(k)
 			list = append(list, transport.Watch{Fd: d.bells[k].fd, Events: unix.POLLIN, Tag: tag})
 		}
@@ -253,7 +253,7 @@ func (t *Transport) Hang(epoll int, bell transport.Watch) error {
 	}
 	d.pollMu.Lock()
 	defer d.pollMu.Unlock()
-	if d.closed {
+	if d.closed || d.lost.Load() {
 		return unix.ENOENT
 	}
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLEXCLUSIVE, Fd: b.fd}

@@ -63,9 +63,9 @@ func TestBellsOfAnotherDeviceAreNotAnswered(t *testing.T) {
 	tr.Arm()
 	require.Greater(t, r.f.Control(t, "drains"), before)
 
-	d.given.Store(true) // lost and closed, as far as a sleeper sees
+	d.lost.Store(true) // as far as a sleeper sees
 	require.Empty(t, tr.Watch(nil, transport.AllClasses))
-	d.given.Store(false)
+	d.lost.Store(false)
 }
 
 // TestABellThatItsGoroutineWouldLoseDoesNotHang: without its own entry a slice without a waiter would have no end.

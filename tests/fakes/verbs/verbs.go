@@ -6,10 +6,10 @@
 // and completion queues. They are those of one process, or of all processes that Environment joins: a process that is
 // stopped is served there, and one that was killed answers no more. A dma-buf of the emulated drivers is reached by its
 // file, so memory of their devices is, too. Its knobs (Fake.Control) make events that Soft-RoCE never shows: a device
-// that dies, each status of a completion, completions that are lost or come twice, calls that find no memory, keys that
-// come back at once, and WRITEs that are acknowledged before they are placed, until a READ of their memory on their
-// pair pushes them.
-// One makes a fault of Soft-RoCE certain: a READ on a pair that has carried WRITEs out is reported as done halfway.
+// that dies or is pulled, each status of a completion, completions that are lost or come twice, calls that find no
+// memory, keys that come back at once, and WRITEs that are acknowledged before they are placed, until a READ of their
+// memory on their pair pushes them. One makes a fault of Soft-RoCE certain: a READ on a pair that has carried WRITEs
+// out is reported as done halfway.
 //
 // It is never shipped. Its rules are our belief about NICs: a test that passes here was not run on one.
 package verbs

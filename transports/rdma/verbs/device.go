@@ -7,6 +7,8 @@ import "C"
 import (
 	"bytes"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // Device is a device that is open, with one protection domain.
@@ -74,6 +76,13 @@ func (d *Device) Close() error {
 		return err
 	}
 	return failure("close "+d.Name, C.tv_close(d.l, d.c))
+}
+
+// Abandon closes the descriptors of a device that the kernel has taken away, where nothing else can be ended any more.
+// The library keeps the memory of its objects, unless RDMAV_ALLOW_DISASSOC_DESTROY was set before it was loaded.
+func (d *Device) Abandon() {
+	_ = unix.Close(int(d.c.cmd_fd))
+	_ = unix.Close(int(d.c.async_fd))
 }
 
 // AsyncFd is readable when Event has something. It belongs to the library and does not block.

@@ -3,7 +3,11 @@ package verbs
 // #include "shim.h"
 import "C"
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 // Bell is a descriptor to sleep on until an armed queue has a completion: the event channel of verbs.
 type Bell struct {
@@ -31,6 +35,9 @@ func (c *Bell) Drain(queues int) int { return int(C.tv_drain(c.l, c.c, C.int(que
 func (c *Bell) Close() error {
 	return failure("close a completion channel", C.tv_channel_end(c.l, c.c))
 }
+
+// Abandon closes the descriptor of a bell that cannot be ended, see Device.Abandon.
+func (c *Bell) Abandon() { _ = unix.Close(c.Fd()) }
 
 // Queue is a completion queue.
 type Queue struct {

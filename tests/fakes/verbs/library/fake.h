@@ -26,6 +26,7 @@ struct tv_device { /* the library's is longer; tent never looks inside */
 	unsigned walled; /* bits of the addresses that lead nowhere */
 	uint32_t host; /* last part of its address */
 	size_t refused; /* registrations of this size fail, 0: none */
+	unsigned pulls; /* how often it was taken out: contexts of before are gone */
 };
 
 struct event { uint32_t type; void *about; int port; };
@@ -34,7 +35,7 @@ struct context {
 	struct tv_device *device;
 	int wake; /* other end of async_fd */
 	struct event events[EVENTS];
-	unsigned first, count;
+	unsigned first, count, pulls;
 	int users;
 };
 struct pd { struct tv_pd public; int users; };
@@ -114,6 +115,8 @@ bool living(unsigned of); /* is the process of a seat there? */
 void lock(void);
 void unlock(void);
 void doze(double until); /* gives the mutex back until something is announced, or it is so late; 0: no limit */
+bool gone(const struct tv_context *); /* was the device taken out? Each call gives EIO then, also those that end something */
+bool dead(const struct tv_context *); /* was it, or has it failed? */
 void announce(void);     /* with the mutex: wakes those of this process that doze */
 void announce_all(void); /* the same in all processes: what their wires can reach has changed */
 void await(const seats *busy); /* until no wire moves bytes of the entry */

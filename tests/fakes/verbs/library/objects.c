@@ -11,6 +11,13 @@
 struct knobs knobs;
 struct counts counts;
 
+bool gone(const struct tv_context *public) {
+	const struct context *c = (const struct context *)public;
+	return c->pulls != c->device->pulls;
+}
+
+bool dead(const struct tv_context *public) { return gone(public) || ((const struct context *)public)->device->dead; }
+
 static bool strikes(int *knob) { return *knob > 0 && (*knob)-- > 0; }
 
 static void *none(int error) {
@@ -45,6 +52,7 @@ struct tv_context *ibv_open_device(struct tv_device *d) {
 	struct context *c = calloc(1, sizeof *c);
 	c->public.device = d;
 	c->device = d;
+	c->pulls = d->pulls;
 	c->public.async_fd = fds[0];
 	c->wake = fds[1];
 	c->public.cmd_fd = -1;
@@ -73,7 +81,7 @@ int ibv_close_device(struct tv_context *public) {
 }
 
 void notify(struct context *c, uint32_t type, void *about, int port) {
-	if (c->count == EVENTS)
+	if (c->count == EVENTS || c->wake < 0)
 		return;
 	c->events[(c->first + c->count++) % EVENTS] = (struct event){type, about, port};
 	counts.events++;
@@ -84,8 +92,10 @@ void notify(struct context *c, uint32_t type, void *about, int port) {
 int ibv_get_async_event(struct tv_context *public, struct tv_async_event *e) {
 	struct context *c = (struct context *)public;
 	char byte;
-	if (read(public->async_fd, &byte, 1) != 1)
+	if (read(public->async_fd, &byte, 1) != 1) {
+		errno = gone(public) ? EIO : errno;
 		return -1;
+	}
 	lock();
 	if (c->count == 0) { /* it was about a pair that has ended */
 		unlock();
@@ -115,13 +125,13 @@ int ibv_query_device(struct tv_context *c, struct tv_device_attr *a) {
 	a->max_sge = a->max_sge_rd = RANGES;
 	a->max_cqe = RING_MOST;
 	a->max_qp_rd_atom = a->max_qp_init_rd_atom = 16;
-	return ((struct context *)c)->device->dead ? EIO : 0;
+	return dead(c) ? EIO : 0;
 }
 
 int ibv_query_port(struct tv_context *public, uint8_t port, struct tv_port_attr *a) {
 	struct context *c = (struct context *)public;
-	if (port < 1 || port > PORTS || c->device->dead)
-		return c->device->dead ? EIO : EINVAL;
+	if (port < 1 || port > PORTS || dead(public))
+		return dead(public) ? EIO : EINVAL;
 	a->state = c->device->down ? 1 : TV_PORT_ACTIVE;
 	a->max_mtu = a->active_mtu = 5;
 	a->gid_tbl_len = 16;
@@ -178,6 +188,8 @@ struct tv_pd *ibv_alloc_pd(struct tv_context *c) {
 
 int ibv_dealloc_pd(struct tv_pd *public) {
 	struct pd *p = (struct pd *)public;
+	if (gone(public->context))
+		return EIO;
 	lock();
 	int busy = p->users > 0;
 	if (!busy) {
@@ -204,7 +216,7 @@ static struct tv_mr *enter(struct tv_pd *pd, void *at, size_t bytes, uint64_t fi
 	lock();
 	while (knobs.hold && bytes >= (size_t)knobs.hold)
 		doze(0);
-	if (strikes(&knobs.fail_register) || c->device->dead || (c->device->refused && c->device->refused == bytes))
+	if (strikes(&knobs.fail_register) || dead(pd->context) || (c->device->refused && c->device->refused == bytes))
 		return none(ENOMEM);
 	if ((access & TV_ACCESS_REMOTE_WRITE) && !(access & TV_ACCESS_LOCAL_WRITE))
 		return none(EINVAL);
@@ -256,6 +268,8 @@ struct tv_mr *ibv_reg_dmabuf_mr(struct tv_pd *pd, uint64_t offset, size_t bytes,
 
 int ibv_dereg_mr(struct tv_mr *public) {
 	struct memory *m = (struct memory *)public;
+	if (gone(public->context))
+		return EIO;
 	lock();
 	m->ending = true;
 	await(&m->busy);
@@ -309,7 +323,7 @@ int ibv_destroy_comp_channel(struct tv_channel *public) {
 struct tv_cq *ibv_create_cq(struct tv_context *c, int entries, void *context, struct tv_channel *h, int vector) {
 	(void)vector;
 	lock();
-	if (strikes(&knobs.fail_queue) || ((struct context *)c)->device->dead || entries > RING_MOST)
+	if (strikes(&knobs.fail_queue) || dead(c) || entries > RING_MOST)
 		return none(entries > RING_MOST ? EINVAL : ENOMEM);
 	struct queue *q = calloc(1, sizeof *q);
 	q->public = (struct tv_cq){.context = c, .channel = h, .cq_context = context, .cqe = entries};
@@ -324,6 +338,8 @@ struct tv_cq *ibv_create_cq(struct tv_context *c, int entries, void *context, st
 
 int ibv_destroy_cq(struct tv_cq *public) {
 	struct queue *q = (struct queue *)public;
+	if (gone(public->context))
+		return EIO;
 	lock();
 	int busy = q->users > 0;
 	if (!busy) {

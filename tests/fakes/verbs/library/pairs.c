@@ -28,7 +28,7 @@ struct tv_qp *ibv_create_qp(struct tv_pd *pd, struct tv_qp_init_attr *a) {
 	struct context *c = (struct context *)pd->context;
 	struct pair *p = NULL;
 	int error = 0;
-	if (c->device->dead)
+	if (dead(pd->context))
 		error = EIO;
 	else if (knobs.fail_pair > 0 && knobs.fail_pair-- > 0)
 		error = ENOMEM;
@@ -77,6 +77,8 @@ static void forget(struct pair *p) { /* its events and completions */
 
 int ibv_destroy_qp(struct tv_qp *public) {
 	struct pair *p = (struct pair *)public;
+	if (gone(public->context))
+		return EIO;
 	lock();
 	public->state = TV_QPS_RESET;
 	await(&p->busy);
@@ -147,8 +149,8 @@ int ibv_modify_qp(struct tv_qp *public, struct tv_qp_attr *a, int mask) {
 	int error = transition(p, a, mask);
 	if (!error && knobs.fail_modify > 0 && a->qp_state != TV_QPS_RESET && knobs.fail_modify-- > 0)
 		error = ENOMEM;
-	if (!error && ((struct context *)public->context)->device->dead && a->qp_state != TV_QPS_RESET &&
-		a->qp_state != TV_QPS_ERR)
+	bool ends = a->qp_state == TV_QPS_RESET || a->qp_state == TV_QPS_ERR;
+	if (!error && (gone(public->context) || (!ends && dead(public->context))))
 		error = EIO;
 	if (!error) {
 		uint32_t to = a->qp_state;
@@ -251,7 +253,7 @@ void completed(struct pair *p, const struct request *r, uint32_t status) {
 	enter(q, e);
 	if (knobs.twice > 0 && knobs.twice-- > 0)
 		enter(q, e);
-	if (q->armed && q->public.channel) {
+	if (q->armed && q->public.channel && !gone(q->public.context)) {
 		struct tv_cq *public = &q->public;
 		q->armed = false;
 		if (write(((struct channel *)q->public.channel)->wake, &public, sizeof public) != sizeof public)

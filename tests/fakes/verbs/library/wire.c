@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/uio.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { PIECE = 16 << 10 };
 
@@ -260,6 +261,42 @@ static void tell(struct tv_device *d, uint32_t type) {
 	}
 }
 
+static void die(struct tv_device *d, bool now) {
+	d->dead = now;
+	for (int i = 0; now && i < PAIRS; i++) {
+		struct pair *p = pairs[i];
+		if (!p || ((struct context *)p->public.context)->device != d || p->public.state == TV_QPS_RESET)
+			continue;
+		p->public.state = TV_QPS_ERR;
+		await(&p->busy);
+		if (pairs[i] == p)
+			flush(p, TV_WC_WR_FLUSH_ERR);
+	}
+	if (now)
+		tell(d, TV_EVENT_DEVICE_FATAL);
+}
+
+static bool hush(int *wake) {
+	int was = *wake;
+	*wake = -1;
+	return was >= 0 && close(was) == 0;
+}
+
+/* pull takes a device out: the kernel ends all that it had, and its event files are in error for good. */
+static void pull(struct tv_device *d) {
+	d->pulls++;
+	for (int i = 0; i < PAIRS; i++) {
+		struct context *c = pairs[i] ? (struct context *)pairs[i]->public.context : NULL;
+		if (!c || c->device != d || c->pulls + 1 != d->pulls)
+			continue;
+		counts.pairs--;
+		hush(&c->wake);
+		struct channel *h = (struct channel *)pairs[i]->queue->public.channel;
+		if (h && hush(&h->wake))
+			counts.channels--;
+	}
+}
+
 static long on_device(const char *what, struct tv_device *d, long value) {
 	if (!strcmp(what, "silence"))
 		d->silent = value;
@@ -275,19 +312,12 @@ static long on_device(const char *what, struct tv_device *d, long value) {
 	else if (!strcmp(what, "address")) {
 		d->host = (uint32_t)value;
 		tell(d, TV_EVENT_GID_CHANGE);
-	} else if (!strcmp(what, "dead")) {
-		d->dead = value;
-		for (int i = 0; value && i < PAIRS; i++) {
-			struct pair *p = pairs[i];
-			if (!p || ((struct context *)p->public.context)->device != d || p->public.state == TV_QPS_RESET)
-				continue;
-			p->public.state = TV_QPS_ERR;
-			await(&p->busy);
-			if (pairs[i] == p)
-				flush(p, TV_WC_WR_FLUSH_ERR);
-		}
+	} else if (!strcmp(what, "dead"))
+		die(d, value);
+	else if (!strcmp(what, "pull")) {
+		die(d, value);
 		if (value)
-			tell(d, TV_EVENT_DEVICE_FATAL);
+			pull(d);
 	} else
 		return -1;
 	return 0;
