@@ -16,7 +16,7 @@ import (
 
 // Devices come and go while transfers run.
 //
-//	open ──an event, or no longer listed──▶ lost: its rails are down, its queue pairs and keys go
+//	open ──an event, or no longer there──▶ lost: its rails are down, its queue pairs and keys go
 //	  ▲                                       │ nothing of it is left
 //	  └──listed again: opened anew ── given ◀─┘
 //
@@ -37,9 +37,9 @@ func (t *Transport) scan() {
 			return
 		case <-tick.C:
 		}
-		names, _ := t.library.Devices() // the error is that there is none
+		names, err := t.library.Devices()
 		for _, d := range t.nics() {
-			if !slices.Contains(names, d.name) {
+			if d.gone(slices.Contains(names, d.name), err) {
 				d.lose(errs.New(errs.Lost, Name, "%s was removed", d.name).WithScope(errs.ScopeRail, errs.SideLocal))
 			}
 		}
@@ -49,6 +49,19 @@ func (t *Transport) scan() {
 			}
 		}
 	}
+}
+
+// gone reports whether a device is not there any more, after a look at the list of devices. One that is not listed may
+// be there: the look fails where no descriptor is left. So its open context is asked. A second look that lacks it is
+// enough: it has another name.
+func (d *device) gone(listed bool, failed error) bool {
+	missed := d.missed
+	d.missed = !listed && failed == nil
+	if listed || !d.use() {
+		return false
+	}
+	defer d.unuse()
+	return d.dead() || missed && d.missed
 }
 
 // vacant returns the index for a device of a name, -1 if it is open or there is no room.
@@ -217,13 +230,14 @@ func (d *device) retire() {
 	d.given.Store(true)
 }
 
-// pulled reports whether the kernel has taken the device away, with all that it had, by the error of a call. Each call
-// of the open context fails so then (ib_uverbs of Linux 6.12).
-func (d *device) pulled(err error) bool {
-	if !errors.Is(err, syscall.EIO) {
-		return false
-	}
-	_, err = d.verbs.Port(d.t.settings.Port)
+// pulled reports whether the kernel has taken the device away, with all that it had, by the error of a call that ends
+// something.
+func (d *device) pulled(err error) bool { return errors.Is(err, syscall.EIO) && d.dead() }
+
+// dead reports whether the open context gives EIO, as to each call once the kernel has taken the device away (ib_uverbs
+// of Linux 6.12).
+func (d *device) dead() bool {
+	_, err := d.verbs.Port(d.t.settings.Port)
 	return errors.Is(err, syscall.EIO)
 }
 

@@ -117,6 +117,34 @@ func TestADeviceThatReturnsServesNoKeyOfBefore(t *testing.T) {
 	}
 }
 
+// TestAListThatFailsLosesNoDevice: looks at the list fail where the process has no descriptor left.
+func TestAListThatFailsLosesNoDevice(t *testing.T) {
+	r := newRig(t, often)
+	registrations, looks := r.f.Control(t, "registrations"), r.f.Control(t, "looks")
+	r.f.Control(t, "list 8")
+	await(t, "more looks than those that fail", func() bool { return r.f.Control(t, "looks") > looks+12 })
+	for _, tr := range []transport.Transport{r.a.Transport, r.b.Transport} {
+		for _, d := range tr.(*Transport).nics() {
+			require.False(t, d.lost.Load(), d.name)
+		}
+	}
+	require.Empty(t, r.downs.all())
+	require.Equal(t, registrations, r.f.Control(t, "registrations"))
+	r.works(t)
+}
+
+// TestADeviceThatTwoLooksLackIsLost although its open context works, as that of one that was renamed.
+func TestADeviceThatTwoLooksLackIsLost(t *testing.T) {
+	r := newRig(t, often)
+	d := r.a.Transport.(*Transport).nics()[1]
+	r.f.Control(t, "devices 1")
+	await(t, "the device to be given back", d.given.Load)
+	r.f.Control(t, "devices 2")
+	await(t, "the device to be back", func() bool { return r.keysThere(1) && r.upOver("fake1") })
+	r.again(t)
+	r.passes(t, "fake1", after)
+}
+
 // TestADeviceThatWasPulledComesBack: the kernel has ended all that it had, so calls that end something fail from then
 // on, and its bells ring for good. Waiters sleep beside it.
 func TestADeviceThatWasPulledComesBack(t *testing.T) {

@@ -37,9 +37,10 @@ type device struct {
 	scratch []byte // destination of flushes
 	target  *verbs.Memory
 
-	lost  atomic.Bool                // the device has failed: nothing comes back
-	lanes atomic.Pointer[[]*lane]    // by the number in the ids of work requests; written under mu
-	all   atomic.Pointer[[]*waiting] // completion queues; written under mu
+	lost   atomic.Bool                // the device has failed: nothing comes back
+	missed bool                       // the last look at the list of devices lacked it; of the goroutine that looks
+	lanes  atomic.Pointer[[]*lane]    // by the number in the ids of work requests; written under mu
+	all    atomic.Pointer[[]*waiting] // completion queues; written under mu
 
 	flying  atomic.Int64   // work requests that are out
 	given   atomic.Bool    // it was lost, and closed

@@ -96,6 +96,7 @@ extern struct pair *pairs[PAIRS];  /* ours, by their places in the table */
 
 struct knobs {
 	int fail_register, fail_pair, fail_queue, fail_modify, fail_open; /* so many of the next calls give ENOMEM */
+	int fail_list;            /* the same of looks at the list of devices, which give ENOSYS, as without a descriptor */
 	int lose, twice;          /* so many of the next completions */
 	int status, statuses;     /* the next requests end with status */
 	int late, shuffle, delay; /* late and delay in µs */
@@ -107,7 +108,7 @@ struct knobs {
 };
 extern struct knobs knobs;
 extern struct counts { long objects, posts, requests, reads, writes, bytes, inlined, relaxed, channels, events, drains, overflows, pairs, arms,
-	registrations, registered; } counts;
+	registrations, registered, looks; } counts;
 
 void begin(void);        /* starts the wire, once */
 void sit_down(void);     /* takes a seat, before all else */

@@ -29,6 +29,9 @@ static void *none(int error) {
 struct tv_device **ibv_get_device_list(int *n) {
 	begin();
 	lock();
+	counts.looks++;
+	if (strikes(&knobs.fail_list))
+		return none(ENOSYS);
 	int count = 0;
 	struct tv_device **list = calloc(DEVICES + 1, sizeof *list);
 	for (int i = 0; i < knobs.devices; i++) {

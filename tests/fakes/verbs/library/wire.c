@@ -350,7 +350,7 @@ static long on_pair_event(uint32_t number, long type) {
 static long knob(const char *what, long value) {
 	static const struct { const char *name; int *value; } ints[] = {{"register", &knobs.fail_register},
 		{"pair", &knobs.fail_pair}, {"queue", &knobs.fail_queue}, {"modify", &knobs.fail_modify},
-		{"open", &knobs.fail_open}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
+		{"open", &knobs.fail_open}, {"list", &knobs.fail_list}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
 		{"statuses", &knobs.statuses}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
 		{"hold", &knobs.hold}, {"soft", &knobs.soft}, {"prompt", &knobs.prompt},
 		{"devices", &knobs.devices}, {"gids", &knobs.gids}};
@@ -359,7 +359,8 @@ static long knob(const char *what, long value) {
 		{"writes", &counts.writes}, {"bytes", &counts.bytes}, {"overflows", &counts.overflows},
 		{"pairs", &counts.pairs}, {"inlined", &counts.inlined}, {"relaxed", &counts.relaxed},
 		{"channels", &counts.channels}, {"arms", &counts.arms}, {"drains", &counts.drains},
-		{"registrations", &counts.registrations}, {"registered", &counts.registered}};
+		{"registrations", &counts.registrations}, {"registered", &counts.registered},
+		{"looks", &counts.looks}};
 	for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
 		if (!strcmp(what, ints[i].name)) {
 			*ints[i].value = (int)value;
