@@ -107,15 +107,16 @@ func (r *rail) unreached(o *op) *errs.Error {
 	return nil
 }
 
-// blameReach counts an error of a slice with memory of a device, by the end that its status names.
-func (r *rail) blameReach(o *op, status verbs.Status) {
-	if o == nil || o.owner == nil || o.remote == nil {
+// blameReach counts an error of a slice with memory of a device, by the end that its status names. A flush reads memory
+// of the peer alone.
+func (r *rail) blameReach(o *op, flush bool, status verbs.Status) {
+	if o.owner == nil || o.remote == nil {
 		return
 	}
 	t := r.link.t
 	end, key := "", reachKey{}
 	switch side := blameOf(status).side; {
-	case reachErrors[status] && side == errs.SideLocal && onDevice(o.owner.Kind):
+	case reachErrors[status] && side == errs.SideLocal && onDevice(o.owner.Kind) && !flush:
 		end, key = string(o.owner.Location), r.ownReach(o.owner)
 	case reachErrors[status] && side == errs.SideRemote && o.remote.onDevice:
 		end, key = "memory of the peer's device", r.farReach(o.remote)

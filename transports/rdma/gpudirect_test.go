@@ -197,6 +197,46 @@ func TestANICThatDoesNotReachADeviceIsKeptApartFromIt(t *testing.T) {
 	}
 }
 
+// TestANICWhoseFlushFailsIsKeptApart: WRITEs of a NIC that does not reach a GPU are posted on PCI and acknowledged. Only
+// their flush fails, by the fault of the slice alone or of the rail.
+func TestANICWhoseFlushFailsIsKeptApart(t *testing.T) {
+	for status, code := range map[int]errs.Code{10: errs.AddressNotRegistered, 11: errs.Lost} {
+		d := newOnDevices(t, onOneLane)
+		index := d.c.Rail(t).Index
+		d.f.Control(t, "deaf %d", status)
+		var ends []errs.Code
+		await(t, "an end that keeps them apart", func() bool {
+			s := d.slice(t, transport.Write, 64)
+			s.Rail = d.railAt(index)
+			if s.Rail.Generation == 0 || d.c.Submit(s) == 0 {
+				return false
+			}
+			err := d.c.Wait(t, s)[0].Err
+			require.NotNil(t, err)
+			require.False(t, err.Collateral, "%v", err)
+			require.Equal(t, errs.SideRemote, err.Side, "%v", err)
+			ends = append(ends, err.Code)
+			return err.Code == errs.NotHere
+		})
+		require.Equal(t, []errs.Code{code, code, errs.NotHere}, ends)
+		await(t, "memory of the host over the same rail", func() bool {
+			s := d.rig.slice(t, d.railAt(index), 0, 4096)
+			return s.Rail.Generation != 0 && d.c.Submit(s) == 1 && d.c.Wait(t, s)[0].Err == nil
+		})
+		d.f.Control(t, "deaf 0")
+	}
+}
+
+// railAt is the rail with an index, zero while it is down.
+func (d *onDevices) railAt(index uint16) transport.Rail {
+	for _, rail := range d.c.Rails() {
+		if rail.Index == index {
+			return rail
+		}
+	}
+	return transport.Rail{}
+}
+
 // TestAPairComesBackAfterItsPause, which doubles.
 func TestAPairComesBackAfterItsPause(t *testing.T) {
 	s := &Settings{GDRThreshold: 2, GDRWindow: time.Second, GDRCooldown: time.Minute}

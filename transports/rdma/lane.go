@@ -41,11 +41,9 @@ type lane struct {
 // posted is a work request that is out.
 type posted struct {
 	bytes uint32
-	op    uint16 // its index in the slab, or nobody
+	op    uint16 // its index in the slab; of a flush, that of the WRITE that it reads
+	flush bool
 }
-
-// nobody waits for a flush.
-const nobody = ^uint16(0)
 
 // laneBytes bounds the bytes that are out on a lane: a withdrawal waits for as much.
 const laneBytes = 4 << 20
@@ -172,7 +170,7 @@ func (l *lane) postLocked() {
 // flushLocked appends a READ of the bytes that a WRITE of the chain wrote, eight at most. On PCI a READ pushes the
 // WRITEs of its own way alone: those to another GPU, or to memory of the host, go another one.
 func (l *lane) flushLocked(write *verbs.WR) {
-	wr := l.appendLocked(posted{op: nobody})
+	wr := l.appendLocked(posted{op: l.at(uint32(write.ID)).op, flush: true})
 	id := wr.ID
 	wr.Like(write)
 	wr.ID, wr.Op, wr.Flags = id, verbs.OpRead, 0
@@ -293,7 +291,7 @@ func (l *lane) doneLocked(wc *verbs.WC) (was transport.Rail, cause *errs.Error) 
 	for ; l.tail != turn+1; l.tail++ {
 		p := l.at(l.tail)
 		l.bytes -= uint64(p.bytes)
-		if p.op == nobody {
+		if p.flush {
 			continue
 		}
 		o := &r.slab[p.op]
@@ -322,14 +320,11 @@ func (l *lane) movesLocked(now clock.Time) clock.Time {
 func (l *lane) brokenLocked(wc *verbs.WC, p *posted) (was transport.Rail, cause *errs.Error) {
 	r := l.rail
 	cause = r.failed(wc)
-	var o *op
-	if p.op != nobody {
-		o = &r.slab[p.op]
-	}
-	r.blameReach(o, wc.Status)
-	if o != nil && o.probed != nil {
+	o := &r.slab[p.op] // that of a flush is out: nothing but the flush ends its WRITE
+	r.blameReach(o, p.flush, wc.Status)
+	if o.probed != nil {
 		r.finishLocked(o, cause)
-		o, p.op = nil, nobody
+		o = nil
 	}
 	switch {
 	case cause.Scope == errs.ScopeSlice:

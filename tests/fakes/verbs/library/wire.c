@@ -124,6 +124,11 @@ static void step(struct pair *p, struct pair *peer) {
 		uint64_t here = r->inlined ? (uint64_t)(uintptr_t)r->inlined + r->done
 					   : (uint64_t)(uintptr_t)own->public.addr + (r->local - own->first) + r->done;
 		uint64_t there = (uint64_t)(uintptr_t)other->public.addr + (r->remote - other->first) + r->done;
+		if (reads && knobs.deaf && other->mapped) {
+			fail(peer, TV_WC_WR_FLUSH_ERR);
+			fail(p, (uint32_t)knobs.deaf);
+			return;
+		}
 		if (reads && peer->seat == seat)
 			settle(peer, other); /* a READ pushes the WRITEs before it */
 		bool late = !reads && knobs.late && peer->seat == seat; /* a test may turn the knob while the lock is free */
@@ -351,7 +356,7 @@ static long knob(const char *what, long value) {
 	static const struct { const char *name; int *value; } ints[] = {{"register", &knobs.fail_register},
 		{"pair", &knobs.fail_pair}, {"queue", &knobs.fail_queue}, {"modify", &knobs.fail_modify},
 		{"open", &knobs.fail_open}, {"list", &knobs.fail_list}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
-		{"statuses", &knobs.statuses}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
+		{"statuses", &knobs.statuses}, {"deaf", &knobs.deaf}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
 		{"hold", &knobs.hold}, {"soft", &knobs.soft}, {"prompt", &knobs.prompt},
 		{"devices", &knobs.devices}, {"gids", &knobs.gids}};
 	static const struct { const char *name; long *value; } longs[] = {{"objects", &counts.objects},
