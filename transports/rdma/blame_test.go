@@ -121,6 +121,18 @@ var eventNews = map[uint32]effect{
 	18: {"addresses changed", 1, errs.SideLocal, true},
 }
 
+// TestEventsOfAnotherPortHaveNoEffect: the fake's are about the first port. Events of a device come in turn, so one about
+// the device ends the wait.
+func TestEventsOfAnotherPortHaveNoEffect(t *testing.T) {
+	r := newRig(t, func(s *Settings) { s.Port = 2 })
+	const portFailed, lidChanged, addressesChanged, deviceFailed = 10, 11, 18, 8
+	for _, kind := range []int{portFailed, lidChanged, addressesChanged, deviceFailed} {
+		r.f.Control(t, "event fake0 %d", kind)
+	}
+	await(t, "a rail to go down", func() bool { return len(r.downs.all()) > 0 })
+	require.ErrorContains(t, r.downs.all()[0], "device failed")
+}
+
 // TestEachEventOfADeviceHasItsEffect gives every event to a device under a connected rail.
 func TestEachEventOfADeviceHasItsEffect(t *testing.T) {
 	for kind, want := range eventNews {

@@ -352,7 +352,7 @@ func (d *device) wake() {
 // heard acts on news of the device. Their effects on rails stand in the table of status.go.
 func (d *device) heard(e verbs.Event) {
 	act, known := eventActs[e.Type]
-	if !known {
+	if !known || act.reach == reachPort && int(e.About) != d.t.settings.Port {
 		return
 	}
 	d.t.host.Log().Warn("rdma: "+verbs.EventName(e.Type), "device", d.name, "about", e.About)

@@ -60,7 +60,7 @@ type reach uint8
 const (
 	reachNone   reach = iota
 	reachPair         // one queue pair
-	reachPort         // all of them, which come back when the port does
+	reachPort         // all of them, which come back when the port does; other ports of the device have none
 	reachDevice       // all of them for good
 )
 
