@@ -321,8 +321,9 @@ func (t *Transport) serveHello(from transport.Peer, r *kit.Reader) ([]byte, *err
 	if _, err := t.guest(from, link, true); err != nil {
 		return nil, err
 	}
-	answer := []byte{byte(len(t.nics()))}
-	for _, d := range t.nics() {
+	list := t.nics() // once: one may come meanwhile
+	answer := []byte{byte(len(list))}
+	for _, d := range list {
 		answer = kit.AppendText(answer, d.name)
 	}
 	return answer, nil
