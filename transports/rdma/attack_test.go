@@ -300,7 +300,7 @@ func TestAFenceWithoutPeersRegistersNothing(t *testing.T) {
 	_, err := r.b.Transport.(*Transport).guest(transport.Peer{ID: transport.NumberedID(99)}, 1, true)
 	require.Nil(t, err)
 	for _, g := range r.b.Transport.(*Transport).guests.all(transport.ID{}) {
-		r.b.Transport.(*Transport).dismiss(g)
+		require.NoError(t, r.b.Transport.(*Transport).dismiss(g))
 	}
 	require.True(t, fenced(r.b, seen), "a guest has come and left: it may come back with the key")
 	require.False(t, fenced(r.b, seen), "and it cannot have this one")

@@ -121,8 +121,8 @@ var eventNews = map[uint32]effect{
 	18: {"addresses changed", 1, errs.SideLocal, true},
 }
 
-// TestEventsOfAnotherPortHaveNoEffect: the fake's are about the first port. Events of a device come in turn, so one about
-// the device ends the wait.
+// TestEventsOfAnotherPortHaveNoEffect: the fake's are about the first port. Events of a device come in turn, so one
+// about the device ends the wait.
 func TestEventsOfAnotherPortHaveNoEffect(t *testing.T) {
 	r := newRig(t, func(s *Settings) { s.Port = 2 })
 	const portFailed, lidChanged, addressesChanged, deviceFailed = 10, 11, 18, 8

@@ -144,7 +144,8 @@ func (t *Transport) renew(r *region, list []*device, replace bool) {
 	old := r.keys.Load()
 	k := newKeys(old.version, len(list))
 	k.why, k.came = old.why, old.came
-	var fresh, over keys
+	var fresh keys
+	var over []*memory
 	changed := false
 	for i, d := range list {
 		own := old.own(i)
@@ -153,7 +154,7 @@ func (t *Transport) renew(r *region, list []*device, replace bool) {
 			continue
 		}
 		if own != nil {
-			over.local, over.remote = append(over.local, own), append(over.remote, old.remote[i])
+			over = append(over, own, old.remote[i])
 			changed = true
 		}
 		if d.pin(t.ctx, r, k) == nil { // else peers use the other devices
@@ -170,7 +171,7 @@ func (t *Transport) renew(r *region, list []*device, replace bool) {
 	r.mu.Lock()
 	if r.ended { // its keys go when it is deregistered
 		r.mu.Unlock()
-		fresh.close(true)
+		_ = fresh.close(true)
 		return
 	}
 	r.keys.Store(k)
@@ -178,14 +179,14 @@ func (t *Transport) renew(r *region, list []*device, replace bool) {
 		if m == nil || !m.device.lost.Load() {
 			return m == nil
 		}
-		m.end()
+		over = append(over, m)
 		return true
 	})
 	r.mu.Unlock()
 	if replace {
-		t.tell(t.ctx, r, nil, news{region: uint64(r.key), version: k.version})
+		_ = t.tell(t.ctx, r, nil, news{region: uint64(r.key), version: k.version})
 	}
-	over.close(true)
+	_ = r.endAll(over)
 	if r.key != 0 {
 		t.host.Describe(r.key, t.describe(r))
 	}
@@ -211,15 +212,17 @@ func (d *device) lose(cause *errs.Error) {
 // retire gives a lost device back once nothing of it is left.
 func (d *device) retire() {
 	d.t.changes.Add(1)
-	for _, g := range d.t.guests.all(transport.ID{}) {
-		g.drop(d)
-	}
+	d.clear()
 	d.t.changing.Lock()
 	d.t.renewAll(nil, false)
 	d.t.changing.Unlock()
+	again := time.NewTicker(endLimit / 2) // ends that failed
+	defer again.Stop()
 	for d.inUse() {
 		select {
 		case <-d.unused:
+		case <-again.C:
+			d.clear()
 		case <-d.t.ctx.Done(): // Close gives it back
 			return
 		}
@@ -228,6 +231,16 @@ func (d *device) retire() {
 	d.running.Wait()
 	d.close()
 	d.given.Store(true)
+}
+
+// clear closes the queue pairs of guests on a device, and the registrations that did not end before.
+func (d *device) clear() {
+	for _, g := range d.t.guests.all(transport.ID{}) {
+		_ = g.close(func(l *guestLane) bool { return l.device == d })
+	}
+	for _, r := range d.t.regions.All() {
+		_ = r.endAll(nil)
+	}
 }
 
 // pulled reports whether the kernel has taken the device away, with all that it had, by the error of a call that ends
@@ -403,9 +416,4 @@ func (t *Transport) serveDevices(from transport.Peer, r *kit.Reader) ([]byte, *e
 		}
 	}
 	return []byte{1}, nil
-}
-
-// drop closes the queue pairs of a guest on a device.
-func (g *guest) drop(d *device) {
-	g.close(func(l *guestLane) bool { return l.device == d })
 }

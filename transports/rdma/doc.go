@@ -21,7 +21,8 @@
 //     under way finds nobody. The peer is asked over the control plane, by any way that leads to it;
 //   - a peer's slices are over when it has answered that none is out, or when our ends of its lanes are reset.
 //
-// A slice without its proof is in limbo (rail.go): its completion comes later, also when its rail is down.
+// A slice without its proof is in limbo (rail.go): its completion comes later, also when its rail is down. A call that
+// resets or closes a queue pair proves its end by success, or by EIO of a device that was pulled (nic.endPair).
 //
 // # Keys
 //

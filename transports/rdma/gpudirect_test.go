@@ -197,8 +197,8 @@ func TestANICThatDoesNotReachADeviceIsKeptApartFromIt(t *testing.T) {
 	}
 }
 
-// TestANICWhoseFlushFailsIsKeptApart: WRITEs of a NIC that does not reach a GPU are posted on PCI and acknowledged. Only
-// their flush fails, by the fault of the slice alone or of the rail.
+// TestANICWhoseFlushFailsIsKeptApart: WRITEs of a NIC that does not reach a GPU are posted on PCI and acknowledged.
+// Only their flush fails, by the fault of the slice alone or of the rail.
 func TestANICWhoseFlushFailsIsKeptApart(t *testing.T) {
 	for status, code := range map[int]errs.Code{10: errs.AddressNotRegistered, 11: errs.Lost} {
 		d := newOnDevices(t, onOneLane)

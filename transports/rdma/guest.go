@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -107,50 +105,6 @@ func (t *guests) foreigners() (here bool, came uint64) {
 	return false, t.came
 }
 
-// disconnected reports whether a peer is kept out.
-func (t *guests) disconnected(peer transport.ID) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.out[peer]
-}
-
-// Disconnect implements transport.Disconnecter. A connection of the peer that is under way ends first.
-func (t *Transport) Disconnect(peer transport.ID) {
-	if !t.enter() {
-		return
-	}
-	defer t.calls.Done()
-	t.guests.mu.Lock()
-	t.guests.out[peer] = true
-	t.guests.mu.Unlock()
-	var wait sync.WaitGroup
-	for _, g := range t.guests.all(peer) {
-		wait.Go(func() { t.dismiss(g) })
-	}
-	wait.Wait()
-}
-
-// dismiss closes the queue pairs of a guest. Nothing of it moves when it returns.
-func (t *Transport) dismiss(g *guest) {
-	t.guests.mu.Lock()
-	if t.guests.byKey[g.key] == g {
-		delete(t.guests.byKey, g.key)
-		if t.guests.count[g.key.id]--; t.guests.count[g.key.id] == 0 {
-			delete(t.guests.count, g.key.id)
-		}
-	}
-	t.guests.mu.Unlock()
-	for _, r := range t.regions.All() {
-		r.mu.Lock()
-		delete(r.guests, g)
-		r.mu.Unlock()
-	}
-	g.mu.Lock()
-	g.ended = true
-	g.mu.Unlock()
-	g.close(func(*guestLane) bool { return true })
-}
-
 // once carries out a call about a rail. One that went two ways comes twice (control/ways.go): the peer then takes
 // either answer, so they are the same.
 func (g *guest) once(ctx context.Context, number uint32, turn uint64, call func(*guestRail) ([]byte, *errs.Error),
@@ -201,37 +155,14 @@ func (g *guest) begin(ctx context.Context, number uint32, turn uint64) (*guestRa
 // admitLocked refuses a call about a rail that is older than the last one.
 func (g *guest) admitLocked(r *guestRail, turn uint64) *errs.Error {
 	switch {
-	case g.ended:
-		return kit.Closed("rdma.serve")
+	case g.ended: // no proof for the peer before its queue pairs have ended
+		return errs.New(errs.Timeout, "rdma.serve", "the link is being closed").
+			WithScope(errs.ScopeLink, errs.SideRemote)
 	case turn < r.turn || turn == 0:
 		return errs.New(errs.StaleGeneration, "rdma.serve", "a call of before").
 			WithScope(errs.ScopeRail, errs.SideRemote)
 	}
 	return nil
-}
-
-// close closes pairs of a guest, each after the connection that is under way on its rail.
-func (g *guest) close(which func(*guestLane) bool) {
-	g.mu.Lock()
-	rails := slices.Collect(maps.Values(g.rails))
-	g.mu.Unlock()
-	for _, r := range rails {
-		r.busy <- struct{}{}
-		g.closeLanes(r, which)
-		<-r.busy
-	}
-}
-
-// closeLanes closes pairs of a rail. The caller holds its token.
-func (g *guest) closeLanes(r *guestRail, which func(*guestLane) bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for number, l := range r.lanes {
-		if which(l) {
-			l.device.endPair(l.pair, l.in, guestRequests)
-			delete(r.lanes, number)
-		}
-	}
 }
 
 // all returns the guests of a peer, of everybody for the zero ID.
@@ -244,26 +175,6 @@ func (t *guests) all(id transport.ID) (list []*guest) {
 		}
 	}
 	return list
-}
-
-// cut ends the access of a guest that did not answer. Its queue pairs leave the state in which they receive, until it
-// connects anew and hears the news.
-func (g *guest) cut(n news) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ended {
-		return
-	}
-	known := g.unheard[n.region]
-	known.join(n)
-	g.unheard[n.region] = known
-	for _, r := range g.rails {
-		for _, l := range r.lanes { // one that is being connected fails, or its peer hears the news with the answer
-			if err := l.pair.Reset(); err != nil {
-				l.device.t.host.Log().Error("rdma: a queue pair does not reset", "device", l.device.name, "error", err)
-			}
-		}
-	}
 }
 
 // Serve implements transport.Transport.
@@ -377,7 +288,11 @@ func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 	ours := &end{gid: address.GID, kind: kindOf(&address), lid: port.LID, reads: d.served(theirs.reads)}
 	ours.mtu = min(theirs.mtu, uint32(port.MTU), d.t.settings.mtu())
 	for _, far := range theirs.lanes {
-		g.closeLanes(rail, func(l *guestLane) bool { return l.device != d || l == rail.lanes[far.lane] })
+		if err := g.closeLanes(rail, func(l *guestLane) bool {
+			return l.device != d || l == rail.lanes[far.lane]
+		}); err != nil {
+			return nil, err
+		}
 		pair, in, err := d.newPair(verbs.Room{Requests: guestRequests})
 		if err != nil {
 			return nil, err
@@ -436,7 +351,9 @@ func (t *Transport) serveDetach(from transport.Peer, r *kit.Reader) ([]byte, *er
 		return nil, malformed(kindDetach)
 	}
 	if g, err := t.guest(from, link, false); err == nil {
-		t.dismiss(g)
+		if err := t.dismiss(g); err != nil {
+			return nil, errs.From("rdma.serve", err)
+		}
 	}
 	return []byte{1}, nil
 }
@@ -452,7 +369,9 @@ func (t *Transport) serveRelease(ctx context.Context, from transport.Peer, r *ki
 		return nil, err
 	}
 	return g.once(ctx, number, turn, func(rail *guestRail) ([]byte, *errs.Error) {
-		g.closeLanes(rail, func(*guestLane) bool { return true })
+		if err := g.closeLanes(rail, func(*guestLane) bool { return true }); err != nil {
+			return nil, errs.From("rdma.serve", err)
+		}
 		return []byte{1}, nil
 	})
 }
@@ -488,7 +407,7 @@ func (t *Transport) serveGoodbye(from transport.Peer, r *kit.Reader) ([]byte, *e
 	}
 	for _, g := range t.guests.all(from.ID) {
 		if !g.peer.Self {
-			t.dismiss(g)
+			t.expel(g)
 		}
 	}
 	for _, l := range t.links.All() {

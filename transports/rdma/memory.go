@@ -17,6 +17,7 @@ type memory struct {
 	device *device
 	cut    uint64 // bytes of each part but the last
 	parts  []*verbs.Memory
+	ended  bool // guarded by the caller of end
 }
 
 // Limits of parts.
@@ -58,7 +59,7 @@ func (d *device) register(ctx context.Context, r *region, first uint64, access v
 	}
 	m.parts = make([]*verbs.Memory, partsOf(r.Size, m.cut))
 	if err := m.pin(ctx, r, first, access); err != nil {
-		m.end()
+		_ = m.end()
 		return nil, err
 	}
 	return m, nil
@@ -119,15 +120,26 @@ func (m *memory) shares(other *memory) bool {
 	})
 }
 
-// end closes the registrations. A nil one is none.
-func (m *memory) end() {
-	if m == nil {
-		return
+// end closes the registrations. A nil one is none. An error says that keys may still open the memory: they are there
+// for another try.
+func (m *memory) end() (failed error) {
+	if m == nil || m.ended {
+		return nil
 	}
 	for _, part := range m.parts {
-		if part != nil {
-			_ = part.Close() // of a device that is gone, it is gone too
+		if part == nil {
+			continue
+		}
+		if err := part.Close(); err != nil && !m.device.pulled(err) {
+			failed = errs.New(errs.RdmaError, Name, "a registration with %s does not end: %v", m.device.name, err).
+				WithScope(errs.ScopeTransport, errs.SideLocal).WithHint("reset the device, or restart the process")
 		}
 	}
+	if failed != nil {
+		m.device.t.host.Log().Warn("rdma: memory was not given back", "error", failed)
+		return failed
+	}
+	m.ended = true
 	m.device.unuse()
+	return nil
 }

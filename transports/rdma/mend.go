@@ -24,7 +24,7 @@ func (r *rail) mend() {
 		case r.ended || r.link.ctx.Err() != nil:
 			r.mending = false
 			r.unlock()
-			r.quieten(r.broken())
+			r.quietenAll()
 			if r.link.dead.Load() {
 				r.bury(true)
 			}
@@ -91,7 +91,9 @@ func (r *rail) limboLocked() bool {
 // first: a queue pair may take milliseconds to reset, and a slice ends when its own lane is settled.
 func (r *rail) mendOnce() error {
 	broken := r.nextBroken()
-	r.quieten(broken)
+	if err := r.quieten(broken); err != nil {
+		return err
+	}
 	if r.link.ctx.Err() != nil {
 		return r.link.ctx.Err()
 	}
@@ -202,8 +204,9 @@ func (r *rail) nextBroken() []*lane {
 
 // quieten resets and closes our ends of lanes that do not work. Nothing of them is read or written here afterwards, so
 // their READs end. The next connection has a queue pair of another number: an acknowledgement of before that is still
-// under way finds nobody. Soft-RoCE would take one for that of a newer WRITE.
-func (r *rail) quieten(broken []*lane) {
+// under way finds nobody. Soft-RoCE would take one for that of a newer WRITE. Slices of a lane that does not end stay
+// out.
+func (r *rail) quieten(broken []*lane) (failed error) {
 	r.work.Lock()
 	defer r.work.Unlock()
 	for _, l := range broken {
@@ -211,23 +214,43 @@ func (r *rail) quieten(broken []*lane) {
 			continue
 		}
 		_ = l.pair.Reset() // refused by a device that is lost: to close the pair is as much
-		r.closeLane(l)
+		if err := r.closeLane(l); err != nil {
+			failed = err
+			continue
+		}
 		r.mu.Lock()
 		l.settleLocked(false)
 		r.unlock()
 	}
+	return failed
 }
 
-// bury closes the queue pairs of a rail after its end. peer says that those of the peer are closed.
+// quietenAll does so with all lanes that do not work. It tries until their queue pairs end, or the transport closes.
+func (r *rail) quietenAll() {
+	for pause := 5 * time.Millisecond; r.quieten(r.broken()) != nil; pause = min(2*pause, 500*time.Millisecond) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-r.link.t.ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// bury closes the queue pairs of a rail after its end. peer says that those of the peer are closed. Slices of a lane
+// that does not end stay without their completion.
 func (r *rail) bury(peer bool) {
-	r.quieten(r.broken())
+	r.quietenAll()
 	r.work.Lock()
 	defer r.work.Unlock()
 	for _, l := range r.lanes {
+		if r.closeLane(l) != nil {
+			continue
+		}
 		r.mu.Lock()
 		l.settleLocked(peer)
 		r.unlock()
-		r.closeLane(l)
 	}
 	r.device.store.leave(r)
 	r.clock.Stop()
@@ -321,15 +344,15 @@ func (l *lane) open() error {
 	}
 	requests := min(l.rail.link.t.settings.Requests, l.device.limits.Requests)
 	s := &l.rail.link.t.settings
+	if !l.device.enter(l) {
+		return errs.New(errs.TooManyRequests, Name, "%d lanes of one device, which is the limit", lanesMax).
+			WithScope(errs.ScopeRail, errs.SideLocal)
+	}
 	pair, in, err := l.device.newPair(verbs.Room{Requests: requests, Ranges: min(s.Ranges, l.device.limits.Ranges),
 		Inline: int(*s.Inline)})
 	if err != nil {
+		l.device.leave(l)
 		return errs.Wrap(errs.RdmaError, Name, err).WithScope(errs.ScopeRail, errs.SideLocal)
-	}
-	if !l.device.enter(l) {
-		l.device.endPair(pair, in, requests)
-		return errs.New(errs.TooManyRequests, Name, "%d lanes of one device, which is the limit", lanesMax).
-			WithScope(errs.ScopeRail, errs.SideLocal)
 	}
 	l.rail.mu.Lock()
 	l.pair, l.in, l.reset = pair, in, true

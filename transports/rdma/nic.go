@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/transports/rdma/netdev"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
@@ -47,9 +48,10 @@ type device struct {
 	running sync.WaitGroup // its goroutines
 	unused  chan struct{}  // has something when a queue pair or a registration went
 
-	mu   sync.Mutex
-	uses int   // queue pairs and registrations
-	free []int // numbers of lanes that were given back
+	mu      sync.Mutex
+	uses    int                        // queue pairs and registrations
+	free    []int                      // numbers of lanes that were given back
+	unended map[*verbs.Pair]clock.Time // the first try to end a pair that is still there
 
 	pollMu sync.Mutex // held by the one goroutine that takes completions; a rail's mutex is taken under it
 	store  store
@@ -259,18 +261,51 @@ func (d *device) addQueue(w *waiting) error {
 	return w.queue.Arm()
 }
 
-// endPair closes a pair. Its completions may lie in the queue until somebody polls, so all are taken first.
-func (d *device) endPair(pair *verbs.Pair, in *waiting, requests int) {
-	if err := pair.Close(); err != nil && !d.pulled(err) {
-		d.t.host.Log().Error("rdma: a queue pair was not given back", "device", d.name, "error", err)
-		return
+// endPair closes a pair. Its completions may lie in the queue until somebody polls, so all are taken first. An error
+// says that the pair may still move bytes, for nothing proves the end: it is there for another try.
+func (d *device) endPair(pair *verbs.Pair, in *waiting, requests int) error {
+	closed := pair.Close()
+	if closed != nil && !d.pulled(closed) {
+		if err := pair.Reset(); err != nil && !d.pulled(err) {
+			return d.notEnded(pair, closed)
+		}
+		d.t.host.Log().Error("rdma: a queue pair was reset, and not given back", "device", d.name, "error", closed)
 	}
 	d.take()
 	d.expect()
 	d.mu.Lock()
-	in.room += requests
+	delete(d.unended, pair)
+	if closed == nil {
+		in.room += requests
+	}
 	d.mu.Unlock()
 	d.unuse()
+	return nil
+}
+
+// endLimit is how long a device may fail to end a queue pair before it is given up.
+const endLimit = time.Second
+
+// notEnded notes that a pair does not end. A device that goes on to fail is lost, which takes it out of use and proves
+// nothing: slices that wait for the end of the pair wait on.
+func (d *device) notEnded(pair *verbs.Pair, cause error) error {
+	err := errs.New(errs.Lost, Name, "a queue pair of %s does not end: %v", d.name, cause).
+		WithScope(errs.ScopeRail, errs.SideLocal).WithHint("reset the device, or restart the process")
+	d.mu.Lock()
+	now := clock.Now()
+	since, again := d.unended[pair]
+	if !again {
+		if d.unended == nil {
+			d.unended = map[*verbs.Pair]clock.Time{}
+		}
+		since = now
+		d.unended[pair] = now
+	}
+	d.mu.Unlock()
+	if now > since.Add(endLimit) && !d.lost.Load() {
+		d.t.life.Go(func() { d.lose(err) }) // the caller holds locks
+	}
+	return err
 }
 
 // enter gives a lane its number.

@@ -241,6 +241,6 @@ func TestANewQueueIsArmedBesideArmedOnesOnly(t *testing.T) {
 			want++
 		}
 		require.Equal(t, want, r.f.Control(t, "arms"), "armed %t", armed)
-		d.endPair(pair, in, room.Requests)
+		require.NoError(t, d.endPair(pair, in, room.Requests))
 	}
 }

@@ -32,6 +32,9 @@ type region struct {
 	over     bool          // no change any more; guarded by pinning
 	replaced atomic.Uint64 // changes that left no remote key of before, counted before peers learn of the new ones
 
+	closing sync.Mutex
+	left    []*memory // keys that are of no use any more and did not end; guarded by closing
+
 	mu      sync.Mutex
 	gate    gate
 	guests  map[*guest]bool // links of peers that have learned of the region
@@ -158,7 +161,7 @@ func (t *Transport) pin(ctx context.Context, r *region, version uint32) (*keys, 
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		k.close(true)
+		_ = k.close(true)
 		return nil, errs.Wrap(errs.Timeout, "rdma.register", err)
 	}
 	if taken > 0 {
@@ -194,7 +197,7 @@ func (d *device) pin(ctx context.Context, r *region, k *keys) error {
 	}
 	if r.Permission.Allows(false) {
 		if k.remote[d.index], err = d.pinForPeers(ctx, r); err != nil {
-			own.end()
+			_ = own.end()
 			return err
 		}
 	}
@@ -220,13 +223,36 @@ func (d *device) relaxed() verbs.Access {
 }
 
 // close ends keys: the remote ones alone, or all.
-func (k *keys) close(all bool) {
-	for i := range k.remote {
-		k.remote[i].end()
-		if all {
-			k.local[i].end()
+func (k *keys) close(all bool) (failed error) {
+	list := k.remote
+	if all {
+		list = append(list[:len(list):len(list)], k.local...)
+	}
+	for _, m := range list {
+		if err := m.end(); err != nil {
+			failed = err
 		}
 	}
+	return failed
+}
+
+// endAll ends keys that are of no use any more, and those of before that did not end. It fails while one is left.
+func (r *region) endAll(list []*memory) (failed error) {
+	r.closing.Lock()
+	defer r.closing.Unlock()
+	for _, m := range list {
+		if !slices.Contains(r.left, m) {
+			r.left = append(r.left, m)
+		}
+	}
+	r.left = slices.DeleteFunc(r.left, func(m *memory) bool {
+		err := m.end()
+		if err != nil {
+			failed = err
+		}
+		return err == nil
+	})
+	return failed
 }
 
 // acquire keeps the local keys for n slices. It fails once the region ends.
@@ -256,7 +282,7 @@ func (r *region) unpin() {
 	defer r.mu.Unlock()
 	k := r.keys.Load()
 	for _, m := range append(r.retired, k.local...) {
-		m.end()
+		_ = m.end()
 	}
 	r.retired = nil
 }
@@ -271,7 +297,9 @@ func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) erro
 	if r == nil {
 		return kit.NoRegion("rdma.deregister", key)
 	}
-	_ = t.revoke(ctx, r, nil, transport.ForGood) // of all peers: nothing is registered, so nothing fails
+	if err := t.revoke(ctx, r, nil, transport.ForGood); err != nil {
+		return err
+	}
 	r.closeBuffer()
 	if t.regions.Delete(key) != nil && r.users.Add(-ending) == -ending {
 		r.unpin()
@@ -386,17 +414,17 @@ func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, now trans
 	r.mu.Lock()
 	if r.ended {
 		r.mu.Unlock()
-		k.close(true)
+		_ = k.close(true)
 		return kit.NoRegion("rdma.remap", key)
 	}
 	r.replaced.Add(1)
 	r.keys.Store(k)
 	r.retired = append(r.retired, old.local...)
 	r.mu.Unlock()
-	t.tell(ctx, r, nil, news{region: uint64(r.key), version: k.version})
-	old.close(false)
+	_ = t.tell(ctx, r, nil, news{region: uint64(r.key), version: k.version}) // its keys end
+	err = r.endAll(old.remote)
 	t.host.Describe(key, t.describe(r))
-	return nil
+	return err
 }
 
 // pinExchanged registers the pages that are in a dma-buf now. After an error the region is as it was.

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -33,31 +34,30 @@ func (t *Transport) rekey(ctx context.Context, r *region, peer *transport.Peer, 
 	// learned of the next ones, too.
 	shared := r.replaced.Load() != before && !n.closed
 	if r.over || shared || !r.Permission.Allows(false) || !t.exposed(old, peer) {
-		t.tell(ctx, r, peer, n)
-		return nil
+		return errors.Join(t.tell(ctx, r, peer, n), r.endAll(nil))
 	}
 	k := t.pinAnew(ctx, r, old)
 	if err := ctx.Err(); err != nil {
-		k.close(false)
-		t.tell(context.WithoutCancel(ctx), r, peer, n)
+		_ = k.close(false)
+		_ = t.tell(context.WithoutCancel(ctx), r, peer, n)
 		return errs.Wrap(errs.Timeout, "rdma.revoke", err).WithHint("the devices were registering the region anew: " +
 			"fence it again, with more time")
 	}
 	r.mu.Lock()
 	if r.ended {
 		r.mu.Unlock()
-		k.close(false)
+		_ = k.close(false)
 		return nil
 	}
 	r.replaced.Add(1)
 	r.keys.Store(k)
 	r.mu.Unlock()
 	n.version = k.version
-	t.tell(ctx, r, peer, n)
-	old.close(false)
+	_ = t.tell(ctx, r, peer, n) // see revoke
+	err := r.endAll(old.remote)
 	t.pinMissing(ctx, r, old, k)
 	t.host.Describe(r.key, t.describe(r))
-	return nil
+	return err
 }
 
 // exposed reports whether a guest may have the remote keys of a region. A descriptor passes over the engine, and a peer
@@ -94,7 +94,7 @@ func (t *Transport) pinMissing(ctx context.Context, r *region, old, k *keys) {
 		}
 		again, err := own.device.pinForPeers(ctx, r)
 		if err == nil && again.shares(old.remote[i]) {
-			again.end()
+			_ = again.end()
 			again = nil
 		}
 		if again == nil {
@@ -110,7 +110,7 @@ func (t *Transport) pinMissing(ctx context.Context, r *region, old, k *keys) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
-		late.close(false)
+		_ = late.close(false)
 		return
 	}
 	r.keys.Store(&whole)

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -78,14 +79,12 @@ func (t *Transport) revoke(ctx context.Context, r *region, peer *transport.Peer,
 	if peer != nil || !n.closed {
 		return t.rekey(ctx, r, peer, n)
 	}
-	t.tell(ctx, r, nil, n)
+	_ = t.tell(ctx, r, nil, n) // a queue pair that does not end opens nothing by keys that have ended
 	r.mu.Lock()
-	if !r.ended {
-		r.ended = true
-		r.keys.Load().close(false)
-	}
+	r.ended = true
+	last := r.keys.Load()
 	r.mu.Unlock()
-	return nil
+	return r.endAll(last.remote)
 }
 
 // Visitors implements transport.Visited.
@@ -96,38 +95,44 @@ func (t *Transport) Visitors() []transport.ID {
 }
 
 // tell brings news of a region to the guests that know it. Guests of others than a peer, nil for everybody, hear of the
-// keys alone. When it returns, no slice that the news forbid is out, unless a peer lies.
-func (t *Transport) tell(ctx context.Context, r *region, peer *transport.Peer, n news) {
+// keys alone. When it returns, no slice that the news forbid is out, unless a peer lies. An error says that one may be.
+func (t *Transport) tell(ctx context.Context, r *region, peer *transport.Peer, n news) error {
 	r.mu.Lock()
 	list := slices.Collect(maps.Keys(r.guests))
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
+	failed := make([]error, len(list))
 	var wait sync.WaitGroup
-	for _, g := range list {
+	for i, g := range list {
 		theirs := n
 		if peer != nil && peer.ID != g.key.id {
 			theirs.floor, theirs.closed = 0, false
 		}
 		if theirs.closed || theirs.floor != 0 || theirs.version != 0 {
-			wait.Go(func() { t.tellOne(ctx, r, g, theirs) })
+			wait.Go(func() { failed[i] = t.tellOne(ctx, r, g, theirs) })
 		}
 	}
 	wait.Wait()
+	return errors.Join(failed...)
 }
 
 // tellOne brings news to a guest, or cuts it off.
-func (t *Transport) tellOne(ctx context.Context, r *region, g *guest, n news) {
+func (t *Transport) tellOne(ctx context.Context, r *region, g *guest, n news) error {
 	g.mu.Lock()
 	ended := g.ended
 	g.mu.Unlock()
 	if ended {
-		r.mu.Lock()
-		delete(r.guests, g)
-		r.mu.Unlock()
-		return
+		err := g.cut(n) // a connection that is under way may keep it from its end for seconds
+		if err == nil {
+			r.mu.Lock()
+			delete(r.guests, g)
+			r.mu.Unlock()
+		}
+		return err
 	}
 	if _, err := t.host.Call(ctx, g.peer, n.encode(message(kindNews, g.key.link))); err != nil {
-		g.cut(n)
+		return g.cut(n)
 	}
+	return nil
 }

@@ -218,7 +218,7 @@ func (r *rail) sleep() {
 	}
 	r.unlock()
 	for _, l := range r.lanes {
-		r.closeLane(l)
+		_ = r.closeLane(l) // nothing is out on it, and it is tried again before it is connected
 	}
 	r.device.store.leave(r)
 	r.work.Unlock()
@@ -227,15 +227,23 @@ func (r *rail) sleep() {
 	}
 }
 
-// closeLane closes the queue pair of a lane, of which nothing is out. The caller holds work.
-func (r *rail) closeLane(l *lane) {
+// closeLane closes the queue pair of a lane that does not work. After an error it is there as before. The caller holds
+// work.
+func (r *rail) closeLane(l *lane) error {
 	r.mu.Lock()
 	pair, in, requests := l.pair, l.in, l.most
 	l.pair, l.ring = nil, nil
 	l.life++
 	r.unlock()
-	if pair != nil {
-		r.device.endPair(pair, in, requests)
-		r.device.leave(l)
+	if pair == nil {
+		return nil
 	}
+	if err := r.device.endPair(pair, in, requests); err != nil {
+		r.mu.Lock()
+		l.pair, l.reset = pair, false
+		r.unlock()
+		return err
+	}
+	r.device.leave(l)
+	return nil
 }

@@ -248,25 +248,29 @@ func (t *Transport) Close(ctx context.Context) error {
 		d.wake()
 	}
 	return t.life.Close(ctx, func() error {
-		t.end(ctx)
-		return nil
+		return t.end(ctx)
 	})
 }
 
 // enter begins a call that uses devices, unless the transport is closed. calls.Done ends it.
 func (t *Transport) enter() bool { return t.life.Begin(func() { t.calls.Add(1) }) }
 
-// end gives everything back: access of peers first, then our own links, then memory and devices.
-func (t *Transport) end(ctx context.Context) {
+// end gives everything back: access of peers first, then our own links, then memory and devices. An error says that a
+// peer may still reach memory.
+func (t *Transport) end(ctx context.Context) (failed error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*silence)
 	defer cancel()
 	t.calls.Wait()
 	heard := map[transport.ID]transport.Peer{}
 	for _, g := range t.guests.all(transport.ID{}) {
 		heard[g.key.id] = g.peer
-		t.dismiss(g)
+		if err := t.dismiss(g); err != nil {
+			failed = err
+		}
 	}
-	close(t.emptied)
+	if failed == nil {
+		close(t.emptied)
+	}
 	for number, l := range t.links.All() {
 		heard[l.peer.ID] = l.peer
 		t.Detach(number)
@@ -280,7 +284,7 @@ func (t *Transport) end(ctx context.Context) {
 	}
 	wait.Wait()
 	for _, peer := range heard {
-		if !peer.Self {
+		if !peer.Self && failed == nil { // it would take the end of the link for that of our queue pairs
 			wait.Go(func() { _, _ = t.host.Call(ctx, peer, message(kindGoodbye, 0)) }) // it finds out by itself
 		}
 	}
@@ -288,11 +292,10 @@ func (t *Transport) end(ctx context.Context) {
 	for key, r := range t.regions.All() {
 		t.regions.Delete(key)
 		r.mu.Lock()
-		if !r.ended {
-			r.ended = true
-			r.keys.Load().close(false)
-		}
+		r.ended = true
+		last := r.keys.Load()
 		r.mu.Unlock()
+		failed = errors.Join(failed, r.endAll(last.remote))
 		r.closeBuffer()
 		r.users.Add(-ending) // no queue pair is left that could use them
 		r.unpin()
@@ -303,4 +306,5 @@ func (t *Transport) end(ctx context.Context) {
 			d.close()
 		}
 	}
+	return failed
 }

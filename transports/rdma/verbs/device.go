@@ -182,5 +182,15 @@ func (d *Device) RegisterDMABuf(fd int, offset, size, first uint64, access Acces
 	return &Memory{d.l, c, uint32(c.lkey), uint32(c.rkey)}, nil
 }
 
-// Close ends the keys. When it returns, the device touches the memory no more.
-func (m *Memory) Close() error { return failure("deregister memory", C.tv_deregister(m.l, m.c)) }
+// Close ends the keys. When it returns, the device touches the memory no more. It may be called again, also
+// after an error.
+func (m *Memory) Close() error {
+	if m.c == nil {
+		return nil
+	}
+	err := failure("deregister memory", C.tv_deregister(m.l, m.c))
+	if err == nil {
+		m.c = nil
+	}
+	return err
+}

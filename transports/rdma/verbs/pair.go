@@ -199,7 +199,7 @@ func (p *Pair) Post(n int) (int, error) {
 	return int(posted), failure("post", r)
 }
 
-// Close ends the pair, as Reset does before.
+// Close ends the pair, as Reset does before. One that fails may be closed again, and posts nothing.
 func (p *Pair) Close() error {
 	C.free(unsafe.Pointer(unsafe.SliceData(p.Chain)))
 	p.Chain = nil

@@ -99,6 +99,7 @@ struct knobs {
 	int fail_list;            /* the same of looks at the list of devices, which give ENOSYS, as without a descriptor */
 	int lose, twice;          /* so many of the next completions */
 	int status, statuses;     /* the next requests end with status */
+	int stuck, kept;          /* calls that end a queue pair, or a registration, give ETIMEDOUT: firmware does not answer */
 	int deaf;                 /* READs of memory of a dma-buf end with this status; WRITEs to it are posted on PCI, and do not fail */
 	int late, shuffle, delay; /* late and delay in µs */
 	int hold;                 /* registrations of so many bytes or more wait, 0 for none */

@@ -271,8 +271,8 @@ struct tv_mr *ibv_reg_dmabuf_mr(struct tv_pd *pd, uint64_t offset, size_t bytes,
 
 int ibv_dereg_mr(struct tv_mr *public) {
 	struct memory *m = (struct memory *)public;
-	if (gone(public->context))
-		return EIO;
+	if (gone(public->context) || knobs.kept)
+		return gone(public->context) ? EIO : ETIMEDOUT;
 	lock();
 	m->ending = true;
 	await(&m->busy);

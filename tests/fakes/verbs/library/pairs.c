@@ -77,8 +77,8 @@ static void forget(struct pair *p) { /* its events and completions */
 
 int ibv_destroy_qp(struct tv_qp *public) {
 	struct pair *p = (struct pair *)public;
-	if (gone(public->context))
-		return EIO;
+	if (gone(public->context) || knobs.stuck)
+		return gone(public->context) ? EIO : ETIMEDOUT;
 	lock();
 	public->state = TV_QPS_RESET;
 	await(&p->busy);
@@ -152,6 +152,8 @@ int ibv_modify_qp(struct tv_qp *public, struct tv_qp_attr *a, int mask) {
 	bool ends = a->qp_state == TV_QPS_RESET || a->qp_state == TV_QPS_ERR;
 	if (!error && (gone(public->context) || (!ends && dead(public->context))))
 		error = EIO;
+	if (!error && ends && knobs.stuck)
+		error = ETIMEDOUT;
 	if (!error) {
 		uint32_t to = a->qp_state;
 		take(p, a);

@@ -356,7 +356,7 @@ static long knob(const char *what, long value) {
 	static const struct { const char *name; int *value; } ints[] = {{"register", &knobs.fail_register},
 		{"pair", &knobs.fail_pair}, {"queue", &knobs.fail_queue}, {"modify", &knobs.fail_modify},
 		{"open", &knobs.fail_open}, {"list", &knobs.fail_list}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
-		{"statuses", &knobs.statuses}, {"deaf", &knobs.deaf}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
+		{"statuses", &knobs.statuses}, {"deaf", &knobs.deaf}, {"stuck", &knobs.stuck}, {"kept", &knobs.kept}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
 		{"hold", &knobs.hold}, {"soft", &knobs.soft}, {"prompt", &knobs.prompt},
 		{"devices", &knobs.devices}, {"gids", &knobs.gids}};
 	static const struct { const char *name; long *value; } longs[] = {{"objects", &counts.objects},

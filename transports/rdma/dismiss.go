@@ -1,0 +1,129 @@
+package rdma
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// The end of a guest: its queue pairs are closed, or cut off from memory by a reset. A device that does neither proves
+// nothing, and nobody is told that the guest has ended. So the peer asks again, and a fence goes on to the keys.
+
+// Disconnect implements transport.Disconnecter. A connection of the peer that is under way ends first.
+func (t *Transport) Disconnect(peer transport.ID) {
+	if !t.enter() {
+		return
+	}
+	defer t.calls.Done()
+	t.guests.mu.Lock()
+	t.guests.out[peer] = true
+	t.guests.mu.Unlock()
+	var wait sync.WaitGroup
+	for _, g := range t.guests.all(peer) {
+		wait.Go(func() { t.expel(g) })
+	}
+	wait.Wait()
+}
+
+// expel dismisses a guest. Where its queue pairs do not end, it tries on by itself; the fences that follow close keys.
+func (t *Transport) expel(g *guest) {
+	if t.dismiss(g) == nil {
+		return
+	}
+	t.life.Go(func() {
+		again := time.NewTicker(endLimit / 2)
+		defer again.Stop()
+		for t.dismiss(g) != nil {
+			select {
+			case <-t.ctx.Done(): // Close tries once more
+				return
+			case <-again.C:
+			}
+		}
+	})
+}
+
+// dismiss closes the queue pairs of a guest. Nothing of it moves when it returns. After an error something may, and the
+// guest stays in the table.
+func (t *Transport) dismiss(g *guest) error {
+	g.mu.Lock()
+	g.ended = true
+	g.mu.Unlock()
+	if err := g.close(func(*guestLane) bool { return true }); err != nil {
+		return err
+	}
+	t.guests.mu.Lock()
+	if t.guests.byKey[g.key] == g {
+		delete(t.guests.byKey, g.key)
+		if t.guests.count[g.key.id]--; t.guests.count[g.key.id] == 0 {
+			delete(t.guests.count, g.key.id)
+		}
+	}
+	t.guests.mu.Unlock()
+	for _, r := range t.regions.All() {
+		r.mu.Lock()
+		delete(r.guests, g)
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// disconnected reports whether a peer is kept out, and has no queue pair left.
+func (t *guests) disconnected(peer transport.ID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.out[peer] && t.count[peer] == 0
+}
+
+// close closes pairs of a guest, each after the connection that is under way on its rail.
+func (g *guest) close(which func(*guestLane) bool) (failed error) {
+	g.mu.Lock()
+	rails := slices.Collect(maps.Values(g.rails))
+	g.mu.Unlock()
+	for _, r := range rails {
+		r.busy <- struct{}{}
+		if err := g.closeLanes(r, which); err != nil {
+			failed = err
+		}
+		<-r.busy
+	}
+	return failed
+}
+
+// closeLanes closes pairs of a rail. Those that do not end are kept. The caller holds its token.
+func (g *guest) closeLanes(r *guestRail, which func(*guestLane) bool) (failed error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for number, l := range r.lanes {
+		if !which(l) {
+			continue
+		}
+		if err := l.device.endPair(l.pair, l.in, guestRequests); err != nil {
+			failed = err
+			continue
+		}
+		delete(r.lanes, number)
+	}
+	return failed
+}
+
+// cut ends the access of a guest that did not answer. Its queue pairs leave the state in which they receive, until it
+// connects anew and hears the news. An error says that one may still receive.
+func (g *guest) cut(n news) (failed error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.unheard[n.region]
+	known.join(n)
+	g.unheard[n.region] = known
+	for _, r := range g.rails {
+		for _, l := range r.lanes { // one that is being connected fails, or its peer hears the news with the answer
+			if err := l.pair.Reset(); err != nil && !l.device.pulled(err) {
+				failed = l.device.notEnded(l.pair, err)
+			}
+		}
+	}
+	return failed
+}
