@@ -34,7 +34,7 @@ func (p *port) Describe(key transport.LocalKey, descriptor transport.Descriptor)
 	r := p.own[key]
 	switch {
 	case r != nil:
-		r.on[p.index].Store(&registration{key: key, descriptor: descriptor})
+		r.on[p.index].Store(p.registered(key, descriptor))
 	case p.registering > 0:
 		p.earlier[key] = descriptor
 	}
@@ -83,7 +83,7 @@ func (p *port) enter(r *region, at *registration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if newer, is := p.earlier[at.key]; is {
-		at = &registration{key: at.key, descriptor: newer}
+		at = p.registered(at.key, newer)
 	}
 	p.own[at.key] = r
 	r.on[p.index].Store(at)

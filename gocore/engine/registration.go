@@ -39,7 +39,7 @@ const undoLimit = 30 * time.Second
 type registration struct {
 	key        transport.LocalKey // 0: it is not there, for the reason why
 	descriptor transport.Descriptor
-	why        *errs.Error
+	why        *errs.Error // with a key: it is not shared, and has no descriptor
 }
 
 // registering is the work of transports that have not answered yet.
@@ -66,6 +66,18 @@ func (r *region) key(i int) transport.LocalKey {
 	return 0
 }
 
+// registered is a region that a transport has taken. A descriptor that is too long is left out: peers would refuse the
+// whole description with it.
+func (p *port) registered(key transport.LocalKey, descriptor transport.Descriptor) *registration {
+	if len(descriptor) <= transport.DescriptorMax {
+		return &registration{key: key, descriptor: descriptor}
+	}
+	why := errs.New(errs.NotHere, "register", "the descriptor of transport %s has %d bytes, more than %d", p.name,
+		len(descriptor), transport.DescriptorMax).WithScope(errs.ScopeTransport, errs.SideLocal)
+	p.engine.log.Warn("a region is not shared over a transport", "transport", p.name, "why", why.Error())
+	return &registration{key: key, why: why}
+}
+
 // descriptor is the region's on a transport, for peers; nil where it has none.
 func (r *region) descriptor(i int) transport.Descriptor {
 	if at := r.on[i].Load(); at != nil {
@@ -74,7 +86,7 @@ func (r *region) descriptor(i int) transport.Descriptor {
 	return nil
 }
 
-// whyNot returns the reason why the region is not on a transport, "" if there is none.
+// whyNot returns the reason why the region is not on a transport, or not shared there, "" if there is none.
 func (r *region) whyNot(p *port) string {
 	at := r.on[p.index].Load()
 	switch {
@@ -236,7 +248,12 @@ func (e *Engine) registerOn(ctx context.Context, r *region, p *port, asked *mem.
 		e.sayNotHere(p, cause)
 		return nil
 	}
-	e.publish(r, p, &registration{key: key, descriptor: descriptor})
+	at := p.registered(key, descriptor)
+	if at.why != nil && p.required {
+		e.giveBack(p, r, key)
+		return at.why
+	}
+	e.publish(r, p, at)
 	return nil
 }
 

@@ -40,7 +40,7 @@ func (e *Engine) Standing(id mem.RegionID) (Standing, error) {
 		switch {
 		case !e.registersOn(p, r):
 		case r.key(i) != 0:
-			s.On[p.name] = p.standing(r.key(i))
+			s.On[p.name] = p.standing(r)
 		case r.on[i].Load() == nil:
 			s.On[p.name] = StandingOn{State: RegionRegistering}
 		default:
@@ -51,7 +51,11 @@ func (e *Engine) Standing(id mem.RegionID) (Standing, error) {
 }
 
 // standing is that of a region which a transport has.
-func (p *port) standing(key transport.LocalKey) StandingOn {
+func (p *port) standing(r *region) StandingOn {
+	if why := r.whyNot(p); why != "" {
+		return StandingOn{RegionUnshared, why}
+	}
+	key := r.key(int(p.index))
 	if u, is := transport.Find[transport.Unsharing](p.transport); is {
 		if why := u.Unshared(key); why != nil {
 			return StandingOn{RegionUnshared, why.Error()}

@@ -19,10 +19,10 @@ import (
 // Bounds of a description; a decoder refuses larger ones.
 const (
 	RegionsMax    = 1 << 18
-	NameMax       = 255     // bytes of a name, an address, a location or a machine id
-	AddressesMax  = 16      // other addresses
-	TransportsMax = 32      // descriptors of one region, and transports of one engine
-	DescriptorMax = 1 << 16 // bytes of one descriptor
+	NameMax       = 255 // bytes of a name, an address, a location or a machine id
+	AddressesMax  = 16  // other addresses
+	TransportsMax = 32  // descriptors of one region, and transports of one engine
+	DescriptorMax = transport.DescriptorMax
 	addressMax    = 1<<64 - 1
 )
 

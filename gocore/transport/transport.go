@@ -73,6 +73,9 @@ type (
 // Descriptor is versioned opaque bytes by which a peer's same transport can use a region. It holds no secret.
 type Descriptor []byte
 
+// DescriptorMax bounds its bytes. A region with a longer one is not shared over that transport.
+const DescriptorMax = 1 << 16
+
 // Link is a transport's handle of one attached peer: generation<<32 | index+1 of a slot in the transport's table; 0 is
 // none. An index is used again once its link is detached, a generation is not: a call that names a link that has ended
 // is refused, and counted (Transport.Stale).

@@ -254,3 +254,81 @@ func TestTransportsGetTheDMABufOfADevice(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, (<-got).DMABuf)
 }
+
+// wordy is a transport with descriptors that are too long for peers, of regions from wordyFrom on.
+type wordy struct {
+	transport.Factory
+	opened *wordyTransport
+}
+
+type wordyTransport struct {
+	transport.Transport
+	host transport.Host
+	last transport.LocalKey // registered
+}
+
+const wordyFrom = 65536
+
+func (w *wordy) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (transport.Transport,
+	error,
+) {
+	inner, err := w.Factory.Open(ctx, settings, host, sink)
+	w.opened = &wordyTransport{Transport: inner, host: host}
+	return w.opened, err
+}
+
+func (w *wordyTransport) Inner() transport.Transport { return w.Transport }
+
+func (w *wordyTransport) Info() transport.Info {
+	info := w.Transport.Info()
+	info.Replaces = true
+	return info
+}
+
+func (w *wordyTransport) Register(ctx context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	key, d, err := w.Transport.Register(ctx, m)
+	if w.last = key; m.Size >= wordyFrom {
+		d = make(transport.Descriptor, transport.DescriptorMax+1)
+	}
+	return key, d, err
+}
+
+// TestADescriptorThatIsTooLongIsLeftOut: peers would refuse all regions with it. The region is shared by other
+// transports, and used here by this one. So it is with a descriptor that replaces another.
+func TestADescriptorThatIsTooLongIsLeftOut(t *testing.T) {
+	n := sim.NewInline(1)
+	var wordyThere *wordy
+	both := func() *engine.Engine {
+		return open(t, nil, []string{"wordy", "plain"}, func() []engine.Plug {
+			wordyThere = &wordy{Factory: sim.Factory{Settings: sim.Settings{Name: "wordy", Network: n, Inline: true}}}
+			return []engine.Plug{{Factory: wordyThere},
+				{Factory: sim.Factory{Settings: sim.Settings{Name: "plain", Network: n, Inline: true}}}}
+		})
+	}
+	here, there := both(), both()
+	source, small, large := memory(t, 4096), memory(t, 4096), memory(t, wordyFrom)
+	offer(t, here, source, "source")
+	ids := map[string]mem.RegionID{"large": offer(t, there, large, "large"), "small": offer(t, there, small, "small")}
+	is := func(name string, state engine.RegionState, taken string) {
+		t.Helper()
+		standing, err := there.Standing(ids[name])
+		require.NoError(t, err)
+		require.Equal(t, state, standing.On["wordy"].State)
+		require.Equal(t, engine.RegionReady, standing.On["plain"].State)
+		if state != engine.RegionReady {
+			require.Contains(t, standing.On["wordy"].Why, "the descriptor of transport wordy has 65537 bytes")
+		}
+		to := segment(t, here, there, name)
+		_, err = here.Segment(t.Context(), to, true) // as the regions are now
+		require.NoError(t, err)
+		require.Equal(t, taken, wouldTake(t, here, source, to).Taken)
+	}
+	is("large", engine.RegionUnshared, "plain")
+	is("small", engine.RegionReady, "wordy")
+	write(t, here, source, large, segment(t, here, there, "large"), 1)
+	require.Equal(t, "wordy", wouldTake(t, there, large, segment(t, there, here, "source")).Taken)
+
+	wordyThere.opened.host.Describe(wordyThere.opened.last, make(transport.Descriptor, transport.DescriptorMax+1))
+	is("small", engine.RegionUnshared, "plain")
+	write(t, here, source, small, segment(t, here, there, "small"), 2)
+}
