@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -178,8 +179,45 @@ func TestDescriptorsOfTooManyPartsAreRefused(t *testing.T) {
 		_, bad := decode(changed, id)
 		require.NotNil(t, bad, name)
 	}
-	require.Equal(t, uint64(8<<30), cutOf(32<<40, 2<<30), "the parts of 32 TiB are no more than their limit")
-	require.Equal(t, uint64(2<<30), cutOf(8<<40, 2<<30))
+}
+
+// TestADescriptorNamesThePartsOfTwiceTheDevices: of those that are there, and of as many that come later. The parts of
+// a region are larger where it would be too long, and never more than a peer takes.
+func TestADescriptorNamesThePartsOfTwiceTheDevices(t *testing.T) {
+	for devices := 1; devices <= devicesMax; devices++ {
+		for _, asked := range []uint64{64 << 10, 2 << 30} {
+			for bits := range 63 {
+				bytes := uint64(1)<<bits + uint64(devices)
+				cut := cutOf(bytes, asked, devices)
+				parts := partsOf(bytes, cut)
+				require.LessOrEqual(t, parts, uint64(partsMost))
+				room := describedHead + min(2*devices, devicesMax)*(1+4*int(parts)+1)
+				require.LessOrEqual(t, room, transport.DescriptorMax, "%d bytes in %d parts", bytes, parts)
+				require.Zero(t, cut%uint64(unix.Getpagesize()))
+				if room := min(max(4, 2*devices), devicesMax); cut > asked {
+					more := int(partsOf(bytes, cut-uint64(unix.Getpagesize())))
+					longer := describedHead + room*(1+4*more+1)
+					require.Greater(t, longer, transport.DescriptorMax, "%d bytes in parts of %d", bytes, cut)
+				}
+			}
+		}
+	}
+	require.Equal(t, uint64(2<<30), cutOf(1<<40, 2<<30, 8), "a TiB on eight devices")
+}
+
+// TestARegionOfManyPartsIsReachedOverManyDevices: its descriptor would be too long in the parts that are asked for.
+func TestARegionOfManyPartsIsReachedOverManyDevices(t *testing.T) {
+	const bytes = 80 << 20
+	r := newRigOver(t, 8, func(s *Settings) { s.Cut = 64 << 10 })
+	operand := r.b.Register(t, bytes, mem.GlobalReadWrite)
+	require.LessOrEqual(t, len(operand.Descriptor), transport.DescriptorMax)
+	remote := r.c.Import(t, operand)
+	operand.Fill(before, 0, bytes)
+	for i, rail := range r.c.Rails() {
+		at := uint64(i) * (bytes / 8)
+		r.c.Must(t, r.c.Slice(transport.Write, rail, r.local, 0, remote, at, rigSize))
+		require.NoError(t, operand.Check(moved, 0, at, rigSize), "over %s", r.over(rail))
+	}
 }
 
 // TestARegistrationThatFailsInTheMiddleLeavesNothing fails one of many parts; nothing stays pinned.

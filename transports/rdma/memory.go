@@ -6,8 +6,11 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
 
@@ -22,15 +25,18 @@ type memory struct {
 
 // Limits of parts.
 const (
-	partsMost   = 4096 // of a region: its descriptor names each
+	partsMost   = 4096 // of a region, as descriptors of peers are taken
 	partsAtOnce = 8    // that a device pins side by side
 	tellAfter   = 5 * time.Second
 )
 
-// cutOf returns the bytes of each part of a region. Borders lie at multiples of the page size from its start.
-func cutOf(bytes, asked uint64) uint64 {
-	const page = 4096
-	least := (bytes + partsMost - 1) / partsMost
+// cutOf returns the bytes of each part of a region. Its descriptor names the parts of each device, so they are larger
+// where those that are asked for would be too many, also of devices that come later. Borders lie at multiples of the
+// page size from its start.
+func cutOf(bytes, asked uint64, devices int) uint64 {
+	devices = min(max(4, 2*devices), devicesMax)
+	most := uint64(transport.DescriptorMax-describedHead-2*devices) / uint64(4*devices) // a state and a rank of each
+	least, page := (bytes+most-1)/most, uint64(unix.Getpagesize())
 	return max(asked, (least+page-1)/page*page)
 }
 
@@ -51,11 +57,15 @@ func (d *device) register(ctx context.Context, r *region, first uint64, access v
 	if !d.use() {
 		return nil, d.errLost()
 	}
-	m := &memory{device: d, cut: cutOf(r.Size, d.t.settings.Cut)}
+	m := &memory{device: d, cut: r.cut}
 	if d.limits.Memory > 0 && min(m.cut, r.Size) > d.limits.Memory {
 		d.unuse()
+		cure := "lower transports/rdma/registration_bytes"
+		if m.cut > d.t.settings.Cut {
+			cure = "register the memory as several regions"
+		}
 		return nil, errs.New(errs.NotHere, "rdma.register", "%s registers %d bytes at once, of parts of %d", d.name,
-			d.limits.Memory, m.cut).WithHint("lower transports/rdma/registration_bytes")
+			d.limits.Memory, m.cut).WithHint("%s", cure)
 	}
 	m.parts = make([]*verbs.Memory, partsOf(r.Size, m.cut))
 	if err := m.pin(ctx, r, first, access); err != nil {

@@ -24,6 +24,7 @@ import (
 type region struct {
 	mem.Region
 	key  transport.LocalKey
+	cut  uint64 // bytes of each of its parts but the last
 	keys atomic.Pointer[keys]
 
 	users atomic.Int64 // slices with a local key; below zero once the region ends
@@ -77,7 +78,11 @@ func (t *Transport) Register(ctx context.Context, m mem.Region) (transport.Local
 		return 0, nil, kit.Closed("rdma.register")
 	}
 	defer t.calls.Done()
-	r := &region{Region: m, guests: map[*guest]bool{}}
+	r := &region{Region: m, cut: cutOf(m.Size, t.settings.Cut, len(t.nics())), guests: map[*guest]bool{}}
+	if r.cut > t.settings.Cut {
+		t.host.Log().Info("rdma: a region has larger registrations than transports/rdma/registration_bytes, since its "+
+			"descriptor names those of each device", "bytes", m.Size, "of", r.cut)
+	}
 	if err := r.keepBuffer(); err != nil {
 		return 0, nil, err
 	}
@@ -315,7 +320,9 @@ func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) erro
 //	| for each, in version 4: how near it is to the memory u8 (transport.Nearest and others)
 //
 // Version 3 is that of a region for which no NIC is nearer than another, and of older engines. They refuse version 4.
+// The parts have no more bytes than a descriptor may have (cutOf).
 const (
+	describedHead     = 1 + 16 + 8 + 4 + 8 + 8 + 4 + 1 + 1 + 1
 	descriptorVersion = 3
 	descriptorRanked  = 4
 )
@@ -331,7 +338,7 @@ func (t *Transport) describe(r *region) transport.Descriptor {
 	d = binary.LittleEndian.AppendUint64(d, uint64(r.key))
 	d = binary.LittleEndian.AppendUint32(d, k.version)
 	d = binary.LittleEndian.AppendUint64(d, r.Size)
-	d = binary.LittleEndian.AppendUint64(d, cutOf(r.Size, t.settings.Cut))
+	d = binary.LittleEndian.AppendUint64(d, r.cut)
 	d = binary.LittleEndian.AppendUint32(d, uint32(base(r.Addr)))
 	permission := r.Permission
 	if r.ReadOnly {
@@ -339,8 +346,9 @@ func (t *Transport) describe(r *region) transport.Descriptor {
 	}
 	d = append(kit.AppendBool(append(d, byte(permission)), onDevice(r.Kind)), byte(len(k.remote)))
 	for i, m := range k.remote {
+		left := transport.DescriptorMax - len(d) - 2*len(k.remote) // beside the states and ranks of all
 		switch {
-		case m != nil:
+		case m != nil && 4*len(m.parts) <= left: // else more devices have come than there is room for
 			d = append(d, keyHas)
 			for _, part := range m.parts {
 				d = binary.LittleEndian.AppendUint32(d, part.RKey)

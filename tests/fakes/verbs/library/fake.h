@@ -16,7 +16,7 @@
 
 #include "abi.h"
 
-enum { DEVICES = 8, PAIRS = 1 << 12, MEMORIES = 1 << 14, EVENTS = 256, RING_MOST = 1 << 15, GIDS = 4, PORTS = 2, PKEYS = 4, RANGES = 8, INLINE = 512,
+enum { DEVICES = 8, PAIRS = 1 << 12, MEMORIES = 1 << 15, EVENTS = 256, RING_MOST = 1 << 15, GIDS = 4, PORTS = 2, PKEYS = 4, RANGES = 8, INLINE = 512,
 	SEATS = 16 };
 
 struct tv_device { /* the library's is longer; tent never looks inside */
