@@ -64,8 +64,8 @@ func (k *keys) own(device int) *memory {
 	return nil
 }
 
-// base is the first remote address of a region: real NICs want the same offset within a page at both ends.
-func base(addr uintptr) uint64 { return uint64(addr) & 4095 }
+// base is the first remote address of a region: the kernel wants the same offset within a page in keys and in memory.
+func base(addr uintptr) uint64 { return uint64(addr) & uint64(unix.Getpagesize()-1) }
 
 const prefaultFrom = 1 << 20
 

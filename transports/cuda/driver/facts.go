@@ -67,12 +67,9 @@ func node(content string) int {
 	return n
 }
 
-// pageBytes is the unit of dma-bufs: the driver exports whole pages of the host.
-const pageBytes = 4096
-
-// pages returns the pages that hold a range.
-func pages(addr uintptr, size uint64) (from uintptr, bytes uint64) {
-	from = addr &^ (pageBytes - 1)
-	end := (uint64(addr) + size + pageBytes - 1) &^ (pageBytes - 1)
+// pages returns the pages that hold a range, by the bytes of one.
+func pages(addr uintptr, size, page uint64) (from uintptr, bytes uint64) {
+	from = addr &^ uintptr(page-1)
+	end := (uint64(addr) + size + page - 1) &^ (page - 1)
 	return from, end - uint64(from)
 }

@@ -18,11 +18,11 @@ func TestResultsOfTheDriverHaveCodes(t *testing.T) {
 }
 
 func TestPagesHoldTheRange(t *testing.T) {
-	for _, c := range [][4]uint64{{0, 1, 0, 4096}, {4095, 2, 0, 8192}, {4096, 4096, 4096, 4096},
-		{5000, 10_000, 4096, 12288}} {
-		from, bytes := pages(uintptr(c[0]), c[1])
-		require.EqualValues(t, c[2], from)
-		require.Equal(t, c[3], bytes)
+	for _, c := range [][5]uint64{{0, 1, 4096, 0, 4096}, {4095, 2, 4096, 0, 8192}, {4096, 4096, 4096, 4096, 4096},
+		{5000, 10_000, 4096, 4096, 12288}, {5000, 10_000, 65536, 0, 65536}, {65535, 2, 65536, 0, 131072}} {
+		from, bytes := pages(uintptr(c[0]), c[1], c[2])
+		require.EqualValues(t, c[3], from)
+		require.Equal(t, c[4], bytes)
 	}
 }
 

@@ -8,6 +8,7 @@ package driver
 import "C"
 
 import (
+	"os"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -202,7 +203,8 @@ func copyHost(to, from []byte) (fault *mem.Fault) {
 	return nil
 }
 
-// Export implements device.Exporter. The driver exports whole pages: the dma-buf holds the pages around the range.
+// Export implements device.Exporter. The driver exports whole pages of the host, which have 64 KiB on some machines
+// with arm64: the dma-buf holds the pages around the range.
 func (Platform) Export(addr uintptr, size uint64) (mem.DMABuf, error) {
 	l := process()
 	if l.absent != nil {
@@ -216,7 +218,7 @@ func (Platform) Export(addr uintptr, size uint64) (mem.DMABuf, error) {
 		return mem.DMABuf{}, errs.New(errs.InvalidArgument, "cuda.export", "%d bytes at %#x are of no device", size,
 			addr)
 	}
-	from, whole := pages(addr, size)
+	from, whole := pages(addr, size, uint64(os.Getpagesize()))
 	var fd C.int
 	r := C.tc_export(C.int(s.Ordinal), C.uint64_t(from), C.uint64_t(whole), &fd)
 	if r.code != 0 {
