@@ -12,7 +12,7 @@
 //
 // The device plug-in of the transports seed (device_plugin_t) becomes a Platform call by call. These are alloc, free,
 // memcpy_sync, query_location (Locate), get_device_count and get_device_pci_bus_id (Devices). Parts that it lacks are
-// optional here: Exporter, Streams.
+// optional here: Exporter, Flushing, Streams.
 package device
 
 import (
@@ -51,6 +51,13 @@ type Exporter interface {
 	// Export returns a dma-buf that holds the range. The caller closes its descriptor. An error is a reason and no
 	// failure: memory of some allocators cannot be exported.
 	Export(addr uintptr, size uint64) (mem.DMABuf, error)
+}
+
+// Flushing is a Platform with devices that may see the bytes of a NIC later than the NIC has placed them.
+type Flushing interface {
+	// Landing says how they become visible to a device, nil where they always are. Its Flush may be called for as long
+	// as the process lives.
+	Landing(ordinal int) *mem.Landing
 }
 
 // Streams is a Platform with queues of work. A transfer can wait for the work in one, and one for a transfer. Handles

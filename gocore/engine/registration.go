@@ -139,7 +139,7 @@ func (e *Engine) install(r *region) *errs.Error {
 	var ctx context.Context
 	ctx, r.registering.stop = context.WithTimeout(context.Background(), limit) // the last to answer stops it
 	asked := r.Region
-	asked.DMABuf = e.export(r)
+	asked.DMABuf, asked.Landing = e.export(r), r.landing()
 	var slow, fast []*port
 	for i, p := range e.ports {
 		switch {
@@ -407,6 +407,16 @@ func (e *Engine) export(r *region) *mem.DMABuf {
 		return nil
 	}
 	return &b
+}
+
+// landing says how bytes of a NIC become visible to the device of a region; nil: at once, or it has none.
+func (r *region) landing() *mem.Landing {
+	f, is := r.platform.(device.Flushing)
+	_, ordinal, err := r.Location.Parse()
+	if !is || err != nil {
+		return nil
+	}
+	return f.Landing(ordinal)
 }
 
 // closeExport closes the dma-buf; transports that need it for longer have duplicated it.

@@ -99,8 +99,17 @@ type Region struct {
 	Growable   bool       // pages may be missing from it, and come with a remap
 	Fd         int        // memfd or file behind it, -1 if there is none
 	FdOffset   uint64
-	Device     Device  // that has the memory; zero for memory of the host
-	DMABuf     *DMABuf // of memory of a device, nil if there is none
+	Device     Device   // that has the memory; zero for memory of the host
+	DMABuf     *DMABuf  // of memory of a device, nil if there is none
+	Landing    *Landing // of memory of a device, nil: it sees bytes of a NIC at once
+}
+
+// Landing is the way of bytes that a NIC has placed in memory of a device, to the device itself.
+type Landing struct {
+	// Flush waits until all bytes that are placed are visible to the device. Any goroutine may call it, without locks:
+	// it asks the driver, and takes microseconds. It is nil where there is no such call.
+	Flush func() error
+	Why   error // there is none, so no NIC may write there
 }
 
 // Device names a device in words that every process of a machine understands. Ordinals differ between processes:

@@ -246,6 +246,7 @@ func TestTransportsGetTheDMABufOfADevice(t *testing.T) {
 	require.Equal(t, want, bytes, "the descriptor holds the range, from its offset on")
 	require.Equal(t, "0000:02:00.0", m.Device.PCI)
 	require.NotZero(t, m.Device.Allocation)
+	require.Nil(t, m.Landing)
 	require.NoError(t, e.CloseRegion(t.Context(), id))
 	require.Equal(t, open, count(t).files, "the engine closed the descriptor")
 
@@ -253,6 +254,15 @@ func TestTransportsGetTheDMABufOfADevice(t *testing.T) {
 	_, err = e.Register(engine.Memory{Addr: addr + size, Size: size, Location: "*"})
 	require.NoError(t, err)
 	require.Nil(t, (<-got).DMABuf)
+
+	late := &mem.Landing{}
+	gpu.Lands = func(ordinal int) *mem.Landing {
+		require.Equal(t, 1, ordinal)
+		return late
+	}
+	_, err = e.Register(engine.Memory{Addr: addr + size, Size: size, Location: "*"})
+	require.NoError(t, err)
+	require.Same(t, late, (<-got).Landing)
 }
 
 // wordy is a transport with descriptors that are too long for peers, of regions from wordyFrom on.

@@ -36,7 +36,8 @@
 //
 // The acknowledgement of a WRITE may overtake its bytes on the owner's PCI bus. Behind the WRITEs of a posting comes a
 // READ of a few bytes of each memory, on the same queue pair. It pushes them, and they complete with the last one
-// (write_visibility).
+// (write_visibility). A READ into a GPU that may see its bytes late ends behind a flush of the GPU's driver
+// (batch.flush).
 //
 // # Cost
 //

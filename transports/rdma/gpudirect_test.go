@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -165,6 +166,57 @@ func TestAFlushReachesEachMemoryOfItsPosting(t *testing.T) {
 		}
 		d.f.Control(t, "late 0")
 	}
+}
+
+// TestAREADEndsWhenTheDeviceSeesItsBytes: the NIC has placed them, and the device sees them behind a flush of its
+// driver. One flush is enough for all READs that end together.
+func TestAREADEndsWhenTheDeviceSeesItsBytes(t *testing.T) {
+	d, late := newOnDevices(t, onOneLane), newBuffer(t)
+	var flushes atomic.Int64
+	var failed error
+	region := late.region()
+	region.Landing = &mem.Landing{Flush: func() error {
+		flushes.Add(1)
+		d.f.Control(t, "flush")
+		return failed
+	}}
+	key, _, err := d.a.Transport.Register(t.Context(), region)
+	require.NoError(t, err)
+	d.there.fill(3)
+	d.f.Control(t, "unseen %d", 60_000_000)
+	reads := func() (list []*transport.Slice) {
+		for i := range 4 {
+			s := d.slice(t, transport.Read, 4096)
+			s.LocalKey, s.Local, s.Remote = key, addressOf(late.beyond)+uintptr(i)*4096, uint64(i)*4096
+			list = append(list, s)
+		}
+		return list
+	}
+	late.fill(4)
+	d.c.Must(t, reads()...)
+	late.holds(t, 3, 0, 4*4096, 4)
+	require.Positive(t, flushes.Load())
+	require.LessOrEqual(t, flushes.Load(), int64(4))
+
+	failed = errs.New(errs.CudaError, "test", "the device is lost")
+	list := reads()
+	require.Equal(t, 4, d.c.Submit(list...))
+	for _, end := range d.c.Wait(t, list...) {
+		require.Equal(t, errs.CudaError, end.Err.Code)
+		require.Equal(t, []any{errs.ScopeSlice, errs.SideLocal}, []any{end.Err.Scope, end.Err.Side})
+		require.Zero(t, end.Bytes)
+	}
+	before := flushes.Load()
+	write := d.slice(t, transport.Write, 4096)
+	write.LocalKey, write.Local = key, addressOf(late.beyond)
+	d.c.Must(t, write)
+	require.Equal(t, before, flushes.Load(), "of a WRITE the peer's memory is flushed")
+
+	region.Landing = &mem.Landing{Why: errs.New(errs.NotHere, "test", "its driver cannot flush")}
+	_, _, err = d.a.Transport.Register(t.Context(), region)
+	require.Equal(t, errs.NotHere, errs.CodeOf(err))
+	require.ErrorContains(t, err, "its driver cannot flush")
+	require.NoError(t, d.a.Transport.Deregister(t.Context(), key))
 }
 
 // TestANICThatDoesNotReachADeviceIsKeptApartFromIt, and goes on to serve memory of the host.

@@ -2,12 +2,14 @@ package rdma
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
@@ -32,7 +34,14 @@ import (
 // batch is the news that a rail hands over once its mutex is free.
 type batch struct {
 	list   []transport.Completion
+	landed []landed
 	probes []probeEnd
+}
+
+// landed is a READ of the list that the device of its memory may not see yet.
+type landed struct {
+	at int
+	in *mem.Landing
 }
 
 type probeEnd struct {
@@ -41,11 +50,31 @@ type probeEnd struct {
 }
 
 func (b *batch) deliver(sink transport.Sink) {
+	b.flush()
 	if len(b.list) > 0 {
 		sink.Complete(b.list)
 	}
 	for _, p := range b.probes {
 		p.done(p.err)
+	}
+}
+
+// flush makes the bytes of READs visible to the devices of their memory, once for each memory. A flush that fails ends
+// them with its error.
+func (b *batch) flush() {
+	for i, l := range b.landed {
+		if slices.ContainsFunc(b.landed[:i], func(before landed) bool { return before.in == l.in }) {
+			continue
+		}
+		err := l.in.Flush()
+		if err == nil {
+			continue
+		}
+		for _, same := range b.landed[i:] {
+			if c := &b.list[same.at]; same.in == l.in && c.Err == nil {
+				c.Bytes, c.Err = 0, errs.Wrap(errs.CodeOf(err), Name, err).WithScope(errs.ScopeSlice, errs.SideLocal)
+			}
+		}
 	}
 }
 
@@ -68,8 +97,9 @@ func (t *Transport) batch() *batch {
 
 func (t *Transport) recycle(b *batch) {
 	clear(b.list)
+	clear(b.landed)
 	clear(b.probes)
-	b.list, b.probes = b.list[:0], b.probes[:0]
+	b.list, b.landed, b.probes = b.list[:0], b.landed[:0], b.probes[:0]
 	t.batches.mu.Lock()
 	t.batches.free = append(t.batches.free, b)
 	t.batches.mu.Unlock()

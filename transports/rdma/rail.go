@@ -174,6 +174,9 @@ func (r *rail) finishLocked(o *op, err *errs.Error) {
 			c.Bytes = o.slice.Length
 		}
 		b := r.partsLocked()
+		if c.Slice.Op == transport.Read && o.lane != nil && o.owner.Landing != nil { // something of it may have come
+			b.landed = append(b.landed, landed{len(b.list), o.owner.Landing})
+		}
 		b.list = append(b.list, c)
 		if o.owner != nil {
 			r.spare.put(o.owner)

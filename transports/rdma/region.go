@@ -107,6 +107,9 @@ func (t *Transport) checkRegister(m *mem.Region) error {
 		if t.settings.NoGPUDirect {
 			return errs.New(errs.NotHere, "rdma.register", "transports/rdma/disable_gpu_direct_rdma is true")
 		}
+		if m.Landing != nil && m.Landing.Why != nil {
+			return errs.Wrap(errs.NotHere, "rdma.register", m.Landing.Why)
+		}
 		asked.Kind = mem.Host
 	}
 	if err := kit.CheckRegister("rdma.register", &t.life, &asked); err != nil {

@@ -30,9 +30,10 @@ const bandByte = 0xb5
 // Platform is a platform of a few devices. Its exported fields are set before its first use and not changed then. All
 // methods may be called from any goroutine.
 type Platform struct {
-	Trouble error // of Locate: the driver is broken
-	Absent  error // of Check
-	Sealed  error // of Export: this memory cannot be exported
+	Trouble error                          // of Locate: the driver is broken
+	Absent  error                          // of Check
+	Sealed  error                          // of Export: this memory cannot be exported
+	Lands   func(ordinal int) *mem.Landing // nil: devices see bytes of a NIC at once
 
 	kind  mem.Kind
 	count int // of devices
@@ -70,6 +71,7 @@ func (b *block) size() uint64 { return b.each * uint64(len(b.parts)) }
 var (
 	_ device.Platform = (*Platform)(nil)
 	_ device.Exporter = (*Platform)(nil)
+	_ device.Flushing = (*Platform)(nil)
 	_ device.Streams  = (*Platform)(nil)
 )
 
@@ -315,6 +317,14 @@ func (p *Platform) CheckBands() error {
 		}
 	}
 	return nil
+}
+
+// Landing implements device.Flushing.
+func (p *Platform) Landing(ordinal int) *mem.Landing {
+	if p.Lands == nil {
+		return nil
+	}
+	return p.Lands(ordinal)
 }
 
 // Export implements device.Exporter: the descriptor is a memfd's, which holds the same bytes.

@@ -33,6 +33,8 @@
 //	  import, and stays its owner's
 //	a dma-buf begins with its range; as a file cannot, its      CUDA driver API, cuMemGetHandleForAddressRange
 //	  position says where
+//	bytes of NICs: 118 says which devices see them, 117 whether  the same, cuFlushGPUDirectRDMAWrites; it is counted
+//	  a call of the current context flushes them
 //	access is each device's, and is checked at a copy           the same, cuMemSetAccess
 //	fabric handles need an IMEX channel, else 800; attribute    NCCL, vLLM issue 33540
 //	  128 is 1 all the same; peers need the same channel

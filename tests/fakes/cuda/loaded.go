@@ -87,6 +87,9 @@ func (l *Loaded) Inject(function string, nth, result int, sticky bool) {
 // Forgive ends sticky errors, as no driver does: a test can give its memory back.
 func (l *Loaded) Forgive() { C.one(l.Find("forgive"), 0) }
 
+// Flushes returns the number of calls that made bytes of NICs visible to a device.
+func (l *Loaded) Flushes(device int) int { return int(l.number("flushes", uint64(device))) }
+
 // Stats returns the counters.
 func (l *Loaded) Stats() (s Stats) {
 	l.Counters(unsafe.Pointer(&s))

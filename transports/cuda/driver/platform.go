@@ -26,6 +26,7 @@ type Platform struct{}
 var (
 	_ device.Platform = Platform{}
 	_ device.Exporter = Platform{}
+	_ device.Flushing = Platform{}
 	_ device.Streams  = Platform{}
 )
 
@@ -225,6 +226,27 @@ func (Platform) Export(addr uintptr, size uint64) (mem.DMABuf, error) {
 		return mem.DMABuf{}, l.failed("cuda.export", s.Ordinal, r)
 	}
 	return mem.DMABuf{Fd: int(fd), Offset: uint64(addr - from)}, nil
+}
+
+// Landing implements device.Flushing. GPUs as Ampere and earlier may see the bytes of a NIC late.
+func (Platform) Landing(ordinal int) *mem.Landing {
+	l := process()
+	if l.absent != nil {
+		return nil
+	}
+	switch C.tc_landing(C.int(ordinal)) {
+	case C.TC_SEEN:
+		return nil
+	case C.TC_LATE:
+		return &mem.Landing{Why: errs.New(errs.NotHere, "cuda.landing", "cuda:%d may see the bytes of a NIC late, and "+
+			"its driver cannot flush them", ordinal).WithHint("a driver of CUDA 11.3 or later")}
+	}
+	return &mem.Landing{Flush: func() error {
+		if r := C.tc_flush(C.int(ordinal)); r.code != 0 {
+			return l.failed("cuda.flush", ordinal, r)
+		}
+		return nil
+	}}
 }
 
 // bytesOf is the address of a buffer of Go, for the time of one call.

@@ -179,6 +179,46 @@ func onThread(t *testing.T, gpu *fake.Loaded, ordinal int, f func()) error {
 	return gpu.Leave()
 }
 
+// TestBytesOfNICsAreFlushedWhereTheGPUSeesThemLate: in the context of the device, and not where it sees them by itself.
+func TestBytesOfNICsAreFlushedWhereTheGPUSeesThemLate(t *testing.T) {
+	const name = "cuFlushGPUDirectRDMAWrites"
+	for _, c := range []struct {
+		title    string
+		absent   []string
+		settings fake.Settings
+		late     bool
+		why      bool
+	}{
+		{"a GPU that sees them", nil, fake.Settings{"ORDERING": "100"}, false, false},
+		{"one that others see, too", []string{name}, fake.Settings{"ORDERING": "200", "FLUSH": "0"}, false, false},
+		{"one that does not", nil, fake.Settings{"ORDERING": "0"}, true, false},
+		{"a driver of before", []string{name}, fake.Settings{"ORDERING": "0"}, true, true},
+		{"a GPU without a flush", nil, fake.Settings{"ORDERING": "0", "FLUSH": "0"}, true, true},
+	} {
+		t.Run(c.title, func(t *testing.T) {
+			fake.Run(t, fake.Driver{Absent: c.absent}, c.settings, func(t *testing.T, gpu *fake.Loaded) {
+				require.NoError(t, platform.Check())
+				l := platform.Landing(1)
+				require.Equal(t, c.late, l != nil)
+				if !c.late {
+					return
+				}
+				require.Equal(t, c.why, l.Why != nil)
+				require.Equal(t, c.why, l.Flush == nil)
+				if c.why {
+					require.ErrorContains(t, l.Why, "cuda:1 may see the bytes of a NIC late")
+					return
+				}
+				require.NoError(t, l.Flush())
+				require.Equal(t, []int{0, 1}, []int{gpu.Flushes(0), gpu.Flushes(1)})
+				require.Zero(t, gpu.Stats().Depth, "the context of the thread stays")
+				gpu.Inject(name, 1, 999, false)
+				require.Equal(t, errs.CudaError, errs.CodeOf(l.Flush()))
+			})
+		})
+	}
+}
+
 // No call changes the thread's current context, those that fail included; and no call needs one.
 func TestContextsOfThreadsStay(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {

@@ -398,3 +398,26 @@ tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd) {
 	pop(&before);
 	return r;
 }
+
+/* A driver before CUDA 11.3 knows neither attribute. */
+int tc_landing(int device) {
+	int handle, ordering, options;
+	if (!cu.cuDeviceGetAttribute || cu.cuDeviceGet(&handle, device) ||
+	    cu.cuDeviceGetAttribute(&ordering, TC_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, handle) ||
+	    cu.cuDeviceGetAttribute(&options, TC_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, handle))
+		return TC_LATE;
+	if (ordering >= TC_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
+		return TC_SEEN;
+	return options & TC_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST && cu.cuFlushGPUDirectRDMAWrites ? TC_FLUSHED : TC_LATE;
+}
+
+tc_result tc_flush(int device) {
+	thread_state before;
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	r = CALL(cuFlushGPUDirectRDMAWrites, TC_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+		 TC_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
+	pop(&before);
+	return r;
+}

@@ -22,7 +22,13 @@ enum {
 	TC_MEMORYTYPE_DEVICE = 2,
 	TC_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES = 98,
 	TC_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
+	TC_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS = 117,
+	TC_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118,
 	TC_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED = 128,
+	TC_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100, /* the device sees the bytes of a NIC by itself */
+	TC_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST = 1,
+	TC_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0,
+	TC_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100,
 	TC_STREAM_NON_BLOCKING = 1, /* it waits for no stream of the program */
 	TC_STREAM_CAPTURE_MODE_RELAXED = 2,
 	TC_STREAM_WAIT_VALUE_GEQ = 0,
@@ -133,6 +139,7 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	OPTIONAL(cuMemMap, (uint64_t address, size_t bytes, size_t offset, uint64_t allocation, uint64_t flags)) \
 	OPTIONAL(cuMemUnmap, (uint64_t address, size_t bytes))                                               \
 	OPTIONAL(cuMemSetAccess, (uint64_t address, size_t bytes, tc_access * list, size_t count))           \
+	OPTIONAL(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                        \
 	OPTIONAL(cuMemGetHandleForAddressRange,                                                              \
 	         (void *into, uint64_t address, size_t bytes, int type, uint64_t flags))
 
@@ -150,6 +157,9 @@ enum {
 /* Of our own: no CUresult is negative. */
 enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3, TC_PRIVATE = -4, TC_MANY = -5, TC_WHICH = -6, TC_NO_FABRIC = -7,
        TC_NO_HANDLE = -8, TC_APART = -9 };
+
+/* Ways of the bytes of a NIC to a device. */
+enum { TC_LATE, TC_FLUSHED, TC_SEEN };
 
 /* The end of a call: the code, and the function of the driver that returned it. */
 typedef struct {
@@ -229,6 +239,8 @@ tc_result tc_unpin(int device, uint64_t address);
 tc_result tc_keep(int device, uint64_t address, uint64_t bytes); /* pins memory of the program */
 tc_result tc_unkeep(int device, uint64_t address);
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd);
+int tc_landing(int device); /* how it sees the bytes of a NIC */
+tc_result tc_flush(int device);
 tc_result tc_share(int device, uint64_t address, int fabric, tc_block *block); /* fabric: for other hosts, by no other way */
 tc_result tc_allocate_chunk(int device, uint64_t bytes, int types, uint64_t *address, uint64_t *mapped); /* zeroed; tc_unmap ends it */
 int tc_nics_reach_chunks(int device); /* 0: or it cannot be asked */

@@ -235,6 +235,12 @@ API int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case 110: /* GPUDirect RDMA with memory of the VMM */
 		*value = (int)fake_setting("RDMA_VMM", 0);
 		break;
+	case 117: /* cuFlushGPUDirectRDMAWrites */
+		*value = (int)fake_setting("FLUSH", 1);
+		break;
+	case 118: /* who sees the bytes of a NIC: nobody but for a flush, the device, or all of them */
+		*value = (int)fake_setting("ORDERING", 200);
+		break;
 	case 128: /* 1 on machines without IMEX, too: it is no proof */
 		*value = (int)fake_setting("FABRIC", 1);
 		break;

@@ -17,6 +17,24 @@ extern int cuMemAddressReserve(uint64_t *, size_t, size_t, uint64_t, uint64_t), 
 extern int cuMemMap(uint64_t, size_t, size_t, struct physical *, uint64_t), cuMemUnmap(uint64_t, size_t);
 extern int cuMemSetAccess(uint64_t, size_t, const void *, size_t);
 
+static long flushes[DEVICES_MAX];
+
+/* Waits for the bytes of NICs, which the emulated ones of tests/fakes/verbs keep: it counts for the device. */
+API int cuFlushGPUDirectRDMAWrites(int target, int scope) {
+	struct context *current;
+	int result = fake_enter_current("cuFlushGPUDirectRDMAWrites", &current);
+	if (result)
+		return result;
+	if (target != 0 || (scope != 100 && scope != 200))
+		return fake_leave(INVALID_VALUE);
+	if (!fake_setting("FLUSH", 1))
+		return fake_leave(NOT_SUPPORTED);
+	flushes[current->device]++;
+	return fake_leave(OK);
+}
+
+API uint64_t fakecuda_flushes(int device) { return (uint64_t)flushes[device]; }
+
 /* Holds all work of all streams back, or lets it go on. */
 API void fakecuda_hold(int on) {
 	pthread_mutex_lock(&fake_lock);

@@ -102,6 +102,7 @@ struct knobs {
 	int stuck, kept;          /* calls that end a queue pair, or a registration, give ETIMEDOUT: firmware does not answer */
 	int deaf;                 /* READs of memory of a dma-buf end with this status; WRITEs to it are posted on PCI, and do not fail */
 	int late, shuffle, delay; /* late and delay in µs */
+	int unseen;               /* READs into memory of a dma-buf are put off, until "flush": its device does not see the bytes yet */
 	int hold;                 /* registrations of so many bytes or more wait, 0 for none */
 	int soft;                 /* the vendor and the completer of Soft-RoCE */
 	int prompt;               /* requests end while they are posted, and move nothing: for the cost of a request */

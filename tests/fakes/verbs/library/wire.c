@@ -77,7 +77,7 @@ void settle(struct pair *p, const struct memory *in) {
 
 static bool put_off(struct pair *to, struct memory *in, uint64_t at, uint64_t from, uint32_t bytes) {
 	struct landing *l = malloc(sizeof *l + bytes);
-	*l = (struct landing){.to = in, .at = at, .bytes = bytes, .due = now() + 1e-6 * knobs.late};
+	*l = (struct landing){.to = in, .at = at, .bytes = bytes, .due = now() + 1e-6 * (knobs.unseen ? knobs.unseen : knobs.late)};
 	if (move(seat, true, (uint64_t)(uintptr_t)l->data, from, bytes)) {
 		free(l);
 		return false;
@@ -131,12 +131,15 @@ static void step(struct pair *p, struct pair *peer) {
 		}
 		if (reads && peer->seat == seat)
 			settle(peer, other); /* a READ pushes the WRITEs before it */
-		bool late = !reads && knobs.late && peer->seat == seat; /* a test may turn the knob while the lock is free */
+		bool late = peer->seat == seat && /* a test may turn the knob while the lock is free */
+			(reads ? knobs.unseen && own->mapped : knobs.late);
 		use(p, peer, own, other, 1u << seat);
 		unlock();
 		int error = late ? 0 : move(peer->seat, reads, here, there, bytes);
 		lock();
-		if (late)
+		if (late && reads)
+			error = put_off(p, own, here, there, bytes) ? 0 : EFAULT;
+		else if (late)
 			error = put_off(peer, other, there, here, bytes) ? 0 : EFAULT;
 		use(p, peer, own, other, 0);
 		announce();
@@ -356,7 +359,7 @@ static long knob(const char *what, long value) {
 	static const struct { const char *name; int *value; } ints[] = {{"register", &knobs.fail_register},
 		{"pair", &knobs.fail_pair}, {"queue", &knobs.fail_queue}, {"modify", &knobs.fail_modify},
 		{"open", &knobs.fail_open}, {"list", &knobs.fail_list}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
-		{"statuses", &knobs.statuses}, {"deaf", &knobs.deaf}, {"stuck", &knobs.stuck}, {"kept", &knobs.kept}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
+		{"statuses", &knobs.statuses}, {"deaf", &knobs.deaf}, {"stuck", &knobs.stuck}, {"kept", &knobs.kept}, {"late", &knobs.late}, {"unseen", &knobs.unseen}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
 		{"hold", &knobs.hold}, {"soft", &knobs.soft}, {"prompt", &knobs.prompt},
 		{"devices", &knobs.devices}, {"gids", &knobs.gids}};
 	static const struct { const char *name; long *value; } longs[] = {{"objects", &counts.objects},
@@ -399,7 +402,13 @@ long fake_control(const char *text) {
 		result = on_pair((uint32_t)atol(name), value);
 	else if (sscanf(text, "pair-event %31s %ld", name, &value) == 2)
 		result = on_pair_event((uint32_t)atol(name), value);
-	else if (!strcmp(text, "reset")) {
+	else if (!strcmp(text, "flush")) {
+		for (int i = 0; i < PAIRS; i++) {
+			if (pairs[i])
+				settle(pairs[i], NULL);
+		}
+		result = 0;
+	} else if (!strcmp(text, "reset")) {
 		defaults();
 		result = 0;
 	} else if (sscanf(text, "%31s %ld", what, &value) >= 1)
