@@ -157,11 +157,10 @@ func (c *Call) placeRemote(list *addressList, n int, to Remote, size uint64, at,
 		if err != nil {
 			return err
 		}
-		p, there, found, err := c.resolve(due, Remote{to.Segment, to.Region, to.Offset + offset}, length)
+		_, there, found, err := c.resolve(due, Remote{to.Segment, to.Region, to.Offset + offset}, length)
 		if err != nil {
 			return indexed(i, err)
 		}
-		c.peer, c.remote = p, there
 		list.add(home{there.ID, there.Addr, there.Size}, found, length)
 	}
 	return nil

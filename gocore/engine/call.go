@@ -65,6 +65,10 @@ type Call struct {
 
 	slices []*transport.Slice // for transports that carry out the call at once
 
+	// The region that resolve found last, and its peer: neighbours usually lie in one. It need not be that of the plan.
+	found   *remoteRegion
+	foundAt *peer
+
 	// The last pair of regions and its plan: neighbours usually share it.
 	local      *region
 	remote     *remoteRegion

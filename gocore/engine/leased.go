@@ -72,11 +72,10 @@ func (c *Call) pagesOfLease(own *region, from *GridRegion, to Remote, list *plac
 	here, begin := home{own.ID, uint64(own.Addr), own.Size}, uint64(from.Addr-own.Addr)
 	due := c.terms.Due()
 	for i, at := range list.RemoteAt {
-		p, there, offset, err := c.resolve(due, Remote{to.Segment, to.Region, to.Offset + at}, list.Bytes)
+		_, there, offset, err := c.resolve(due, Remote{to.Segment, to.Region, to.Offset + at}, list.Bytes)
 		if err != nil {
 			return indexed(i, err)
 		}
-		c.peer, c.remote = p, there
 		g.near.add(here, begin+list.LocalAt[i], list.Bytes)
 		g.far.add(home{there.ID, 0, there.Size}, offset, list.Bytes)
 	}

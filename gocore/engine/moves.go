@@ -109,20 +109,22 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 		id = h.base
 	}
 	if id == 0 { // by address
-		remote := c.remote
-		if remote == nil || c.peer != p || remote.Lease != 0 || at.Offset < remote.Addr ||
+		remote := c.found
+		if remote == nil || c.foundAt != p || remote.Lease != 0 || at.Offset < remote.Addr ||
 			!mem.Contains(remote.Size, at.Offset-remote.Addr, length) {
 			if remote, err = p.at(at.Offset, length); err != nil {
 				return nil, nil, 0, err
 			}
+			c.found, c.foundAt = remote, p
 		}
 		return p, remote, at.Offset - remote.Addr, nil
 	}
-	remote := c.remote
-	if remote == nil || c.peer != p || remote.ID != id {
+	remote := c.found
+	if remote == nil || c.foundAt != p || remote.ID != id {
 		if remote, err = p.region(id); err != nil {
 			return nil, nil, 0, err
 		}
+		c.found, c.foundAt = remote, p
 	}
 	if !mem.Contains(remote.Size, at.Offset, length) {
 		remote, offset, err := p.further(remote, at.Offset, length)

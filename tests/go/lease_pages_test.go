@@ -98,6 +98,35 @@ func TestALeaseOfPagesGivesThemAlone(t *testing.T) {
 	}
 }
 
+// A grid has the layers of a cache, each of them a lease of pages: a page of the grid is one of every lease.
+func TestAPageOfSeveralLeasesIsOneOfEach(t *testing.T) {
+	for _, w := range leaseWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			l := newLeasing(t, w, leasingBytes)
+			want := bytes.Clone(l.theirs)
+			fill(l.own, 2)
+			layers := [][]int{{10, 20, 30}, {60, 50, 40}, {70, 7, 77}}
+			layout, size := engine.Layout{PageBytes: leasedPage}, uint64(3*leasedPage)
+			var here, there []engine.GridRegion
+			for i, pages := range layers {
+				id, _ := l.share(engine.Share{Ranges: pagesOf(pages...)})
+				here = append(here, engine.GridRegion{Addr: address(l.own) + uintptr(i)*uintptr(size), Size: size})
+				there = append(there, engine.GridRegion{Region: id, Size: size})
+				copy(want[pages[1]*leasedPage:][:leasedPage], l.own[(3*i+2)*leasedPage:])
+			}
+			near, _, err := l.peer.NewGrid(engine.OwnMemory, here, layout)
+			require.NoError(t, err)
+			far, _, err := l.peer.NewGrid(l.at, there, layout)
+			require.NoError(t, err)
+			batch, err := l.peer.Pages(request.Terms{Op: transport.Write}, &engine.Pages{Local: near, Remote: far, N: 1,
+				Src: engine.IndexesOf([]int64{2}), Dst: engine.IndexesOf([]int64{1})}, nil)
+			require.NoError(t, err)
+			require.Equal(t, dispatch.Completed, ended(t, l.peer, batch).State)
+			require.Equal(t, want, l.theirs)
+		})
+	}
+}
+
 // A move lies inside one range of a lease. One that crosses from a range to the next says where the border is.
 func TestAMoveAcrossTheRangesOfALeaseIsRefused(t *testing.T) {
 	l := newLeasing(t, worlds()[0], leasingBytes)

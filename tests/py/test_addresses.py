@@ -108,6 +108,23 @@ def test_lists_go_into_batches_and_over_own_memory(cache: Cache) -> None:
     cache.check()
 
 
+def test_ranges_by_address_go_to_their_own_peer_behind_moves_to_another(
+    cache: Cache, engines: Engines, keep: Any, seed: int
+) -> None:
+    third, memory = engines(), Memory(BLOCKS * BYTES, seed + 200)
+    other = keep(third.register(memory.view, name="other"))
+    with cache.near.open(third.address) as peer, cache.near.batch() as batch:
+        batch.write(cache.ours[0][0:64], cache.peer["layer0"][0:64])
+        batch.write_ranges(cache.near, [cache.here[40]], cache.peer, [cache.there[41]], [BYTES])
+        batch.write_ranges(cache.near, [cache.here[70]], peer, [other.address + 3 * BYTES], [BYTES])
+        assert batch.submit().result(30) == 64 + 2 * BYTES
+    cache.expect(cache.mine, 0, cache.theirs, 0, 64)
+    cache.expect(cache.mine, 40, cache.theirs, 41)
+    memory.expect(3 * BYTES, cache.mine[2].expected[6 * BYTES :][:BYTES])
+    memory.check()
+    cache.check()
+
+
 def test_numpy_tables_are_read_as_they_stand(cache: Cache) -> None:
     numpy = pytest.importorskip("numpy")
     table = numpy.zeros((len(cache.there), 3), numpy.uint64)  # as NIXL has them: address, length, device

@@ -98,6 +98,22 @@ def test_a_lease_of_pages_reaches_them_and_nothing_between(
     assert bytes(pages.view) == expected
 
 
+def test_a_page_of_several_leases_is_one_of_each(ends: tuple[tent.Region, tent.Segment, tent.Region]) -> None:
+    pages, peer, own = ends
+    engine, page = mover(own), 512
+    layers = [[10, 20, 30], [60, 50, 40]]
+    expected = bytearray(pattern(1, SIZE))
+    own.view[:] = pattern(2, SIZE)
+    keys, values = (pages.share(pages.pages(layer, page)) for layer in layers)
+    with keys, values:
+        far = peer.pages([peer.lease(keys.token), peer.lease(values.token)], page)
+        near = engine.pages([own[0 : 3 * page], own[3 * page : 6 * page]], page)
+        engine.write_pages(near, [2], far, [1]).result(PATIENCE)
+    for i, layer in enumerate(layers):
+        expected[layer[1] * page : (layer[1] + 1) * page] = own.view[(3 * i + 2) * page : (3 * i + 3) * page]
+    assert bytes(pages.view) == expected
+
+
 def test_a_permission_holds(ends: tuple[tent.Region, tent.Segment, tent.Region]) -> None:
     pages, peer, own = ends
     with pages.share(slice(0, PART), permission=tent.Permission.GlobalReadOnly) as lease:
