@@ -77,7 +77,7 @@ func Info(id int64) (string, error) {
 	})
 }
 
-// Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays mapped until
+// Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays there until
 // Forget.
 func Close(id int64, timeoutMs int64, cancel bool) (string, error) {
 	return on(id, func(e *engine.Engine) (string, error) {
@@ -89,7 +89,7 @@ func Close(id int64, timeoutMs int64, cancel bool) (string, error) {
 	})
 }
 
-// Forget unmaps the page of a closed engine and drops its number. Nobody may look at the page afterwards.
+// Forget gives up the page of a closed engine and drops its number. Nobody may look at the page's address afterwards.
 func Forget(id int64) (int64, error) {
 	return on(id, func(e *engine.Engine) (int64, error) {
 		if err := e.Forget(); err != nil {

@@ -6,7 +6,7 @@ A close goes like this, and each step needs the one before:
  2. Transfers under way end by themselves or, when the time is over, are cancelled; we wait for their end.
  3. Each live Transfer is settled: its outcome moves into Python, since the shared page and the engine will be gone.
  4. The hub hands out the last ends, callbacks run, and the thread lets go of the eventfd.
- 5. The page's views are released, so that a thread that still looks gets an answer instead of unmapped memory.
+ 5. The page's views are released, so that a thread that still looks gets an answer instead of memory that is given up.
  6. Go closes: regions are revoked, links and sockets go. Only then may buffers be released.
 """
 

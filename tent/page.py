@@ -18,12 +18,12 @@ COMPLETED = 4
 
 
 def states_at(address: int, n: int) -> memoryview:
-    """Returns a view of the states of n cells. Its owner releases it before the memory is unmapped."""
+    """Returns a view of the states of n cells. Its owner releases it before the engine gives the memory up."""
     return bytes_at(address, n * CELL_BYTES)[::CELL_BYTES]
 
 
 def words_at(address: int, n: int) -> memoryview:
-    """Returns a view of n 64-bit words at an address. Its owner releases it before the memory is unmapped."""
+    """Returns a view of n 64-bit words at an address. Its owner releases it before the engine gives the memory up."""
     return bytes_at(address, 8 * n).cast("Q")
 
 

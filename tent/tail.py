@@ -16,7 +16,7 @@ class Tail:
     """The rest of an engine after its close: its number in Go.
 
     By this number, memory of allocate() is unmapped when nobody looks at it any more. After that Go forgets the number
-    and unmaps the shared page.
+    and gives up the shared page.
 
     It counts instead of relying on references: the garbage collector ends the members of a cycle in any order.
     """

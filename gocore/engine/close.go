@@ -28,7 +28,7 @@ const closeGrace = 3 * time.Second
 //  5. Links are detached, transports closed: no thread of theirs touches memory any more.
 //  6. The control plane ends: until here peers can ask for withdrawals.
 //  7. The progress goroutine ends, then the memory shared with other processes, which steps of the core used. The page
-//     stays mapped until Forget, since Python still reads it.
+//     stays until Forget, since Python still reads it.
 //  8. The audit file has its last line, and the log the number of those that its disk did not take in auditGrace.
 func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	if e.closed.Swap(true) {
@@ -87,14 +87,6 @@ func (e *Engine) endTalk() {
 	e.changes.close()
 	e.renewals.close()
 	e.leases.close()
-}
-
-// Forget unmaps the shared page. The engine must be closed, and no reader may look at the page any more.
-func (e *Engine) Forget() error {
-	if !e.closed.Load() {
-		return errs.New(errs.InvalidArgument, "forget", "the engine is not closed")
-	}
-	return e.page.close()
 }
 
 // drained waits until no batch is under way.

@@ -244,10 +244,7 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 
 // openPage makes the page and the descriptors that Python reads.
 func (e *Engine) openPage(undo *steps) (err error) {
-	if e.page, err = newPage(e.config.Engine.MaxBatches); err != nil {
-		return err
-	}
-	undo.add(func() { _ = e.page.close() })
+	e.page = newPage(e.config.Engine.MaxBatches)
 	if e.signal, err = newSignal(); err != nil {
 		return err
 	}
@@ -445,9 +442,6 @@ func (e *Engine) Transports() []string {
 	}
 	return names
 }
-
-// Page returns the shared page: an array of 32-byte cells by batch slot. It stays mapped until Forget.
-func (e *Engine) Page() (addr uintptr, size int) { return e.page.addr, int(e.page.size) }
 
 // EventFd becomes readable when a watched batch has ended or a log record waits, NoteFd while notifications wait.
 func (e *Engine) EventFd() int { return e.signal.fd }

@@ -226,6 +226,17 @@ func (w *workshop) requireUses(n int64, of ...*region) {
 	}
 }
 
+// requireEnd waits for the end of a batch that fails.
+func (w *workshop) requireEnd(id dispatch.BatchID, state dispatch.State, code errs.Code) {
+	w.t.Helper()
+	require.Equal(w.t, state, w.Wait(id, 10*time.Second))
+	sum, err := w.Summary(id)
+	require.NoError(w.t, err)
+	require.Equal(w.t, state, sum.State)
+	require.NotNil(w.t, sum.Err)
+	require.Equal(w.t, code, sum.Err.Code, "%v", sum.Err)
+}
+
 func TestUsesComeBackWhateverBecomesOfACall(t *testing.T) {
 	w := newWorkshop(t, "hand")
 	a, b, far := w.region("a"), w.region("b"), w.region("far")

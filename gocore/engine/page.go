@@ -1,13 +1,12 @@
 package engine
 
 import (
+	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
+	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/mem"
 )
 
 // cell is the part of a batch that any thread may read without a call and without a lock. It is 32 bytes of the shared
@@ -22,29 +21,21 @@ type cell struct {
 
 const cellBytes = 32
 
-// page is the table of cells, in memory that Go's collector does not own, since Python reads it by address.
-type page struct {
-	addr uintptr
-	size uintptr
-}
+// page is the table of cells, by slot. Python reads it by address. It belongs to Go's collector, so that calls may be
+// inside the engine beside its close: a waiter that was woken by the close looks at its batch's cell after that.
+type page struct{ cells []cell }
 
-func newPage(batches int) (*page, error) {
-	size := uintptr(batches * cellBytes)
-	start, err := unix.MmapPtr(-1, 0, nil, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		return nil, errs.Wrap(errs.OutOfMemory, "engine: shared page", err)
-	}
-	return &page{addr: uintptr(start), size: size}, nil
-}
+// lentPages are the pages with an address that was given out: the collector sees no readers of an address.
+var lentPages sync.Map
 
-func (p *page) cell(slot uint32) *cell {
-	return (*cell)(mem.Pointer(p.addr + uintptr(slot)*cellBytes))
-}
+func newPage(batches int) *page { return &page{make([]cell, batches)} }
+
+func (p *page) cell(slot uint32) *cell { return &p.cells[slot] }
 
 // state returns the batch's state as the page has it. A batch that was freed since, and an id that never was one, is
 // INVALID.
 func (p *page) state(b dispatch.BatchID) dispatch.State {
-	if uintptr(b.Slot()) >= p.size/cellBytes {
+	if int(b.Slot()) >= len(p.cells) {
 		return dispatch.Invalid
 	}
 	word := atomic.LoadUint64(&p.cell(b.Slot()).word)
@@ -71,6 +62,19 @@ func (p *page) retire(b dispatch.BatchID) {
 	}
 }
 
-func (p *page) close() error {
-	return unix.MunmapPtr(mem.Pointer(p.addr), p.size)
+// Page returns the shared page: an array of 32-byte cells by batch slot. It stays where it is until Forget, also if the
+// Engine is dropped.
+func (e *Engine) Page() (addr uintptr, size int) {
+	lentPages.Store(e.page, nil)
+	return uintptr(unsafe.Pointer(unsafe.SliceData(e.page.cells))), len(e.page.cells) * cellBytes
+}
+
+// Forget gives up the address of the shared page: nobody looks at it there any more. The engine must be closed. Calls
+// that are still inside keep the page, and the last of them drops it.
+func (e *Engine) Forget() error {
+	if !e.closed.Load() {
+		return errs.New(errs.InvalidArgument, "forget", "the engine is not closed")
+	}
+	lentPages.Delete(e.page)
+	return nil
 }

@@ -69,9 +69,7 @@ func TestRegionIdsAreNeverUsedTwice(t *testing.T) {
 }
 
 func TestThePageTellsAFreedBatchFromItsSuccessor(t *testing.T) {
-	p, err := newPage(16)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, p.close()) }()
+	p := newPage(16)
 	first, second := dispatch.BatchID(1<<32|3), dispatch.BatchID(2<<32|3)
 	p.publish(first, dispatch.Pending, 10, 2, 0)
 	word := p.cell(3).word

@@ -251,9 +251,7 @@ func TestTheEndOfABatchWakesASleeperAtAnyMoment(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	e := &Engine{}
-	var err error
-	e.page, err = newPage(1)
-	require.NoError(t, err)
+	e.page = newPage(1)
 	w := e.newWaiter()
 	defer w.close()
 	var begun, ended atomic.Int64
@@ -292,7 +290,6 @@ func TestTheEndOfABatchWakesASleeperAtAnyMoment(t *testing.T) {
 		w.signal.clear()
 	}
 	running.Wait()
-	require.NoError(t, e.page.close())
 	require.Zero(t, watched.lost, "seed %d: ends that woke nobody", seed)
 	require.Equal(t, rounds, slept, "each end leaves a token")
 }
@@ -319,10 +316,7 @@ func (f *finder) Woken([]transport.Watch) {
 // TestASleeperThatReadsItsOwnEndRaisesNoSignal: it would wake the next sleep for nothing, and costs three system calls.
 func TestASleeperThatReadsItsOwnEndRaisesNoSignal(t *testing.T) {
 	e := &Engine{}
-	var err error
-	e.page, err = newPage(1)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, e.page.close()) }()
+	e.page = newPage(1)
 	w := e.newWaiter()
 	defer w.close()
 	answer, err := newSignal()
