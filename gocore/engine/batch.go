@@ -241,7 +241,9 @@ func (e *Engine) mirror(id dispatch.BatchID, now clock.Time) {
 		state = e.tail(b, &sum, now)
 	}
 	if !state.Terminal() {
-		e.page.publish(id, state, sum.Bytes, sum.Pending, 0)
+		if !e.gone { // then the page shows an end of all batches
+			e.page.publish(id, state, sum.Bytes, sum.Pending, 0)
+		}
 		return
 	}
 	e.page.publish(id, state, sum.Bytes, sum.Pending, int64(max(1, now-b.started)))
@@ -253,6 +255,9 @@ func (e *Engine) mirror(id dispatch.BatchID, now clock.Time) {
 // finish wakes the batch's waiters and gives its regions and files back. The caller holds e.mu.
 func (e *Engine) finish(b *batch, dirty bool) {
 	b.ended = true
+	if b.note != nil {
+		e.expected.remove(b.note)
+	}
 	if len(b.holds) > 0 {
 		e.releaseHolds(b, e.page.state(b.id))
 	}
@@ -296,7 +301,7 @@ func (e *Engine) finish(b *batch, dirty bool) {
 // notified takes the outcome of a batch's notification. The caller holds e.mu.
 func (e *Engine) notified(id dispatch.BatchID, cause *errs.Error, now clock.Time) {
 	b, err := e.lookup(id)
-	if err != nil || b.note == nil {
+	if err != nil || !b.expects() { // it was cancelled, or its time was over
 		return
 	}
 	b.note.taken = cause == nil
@@ -379,14 +384,7 @@ func (e *Engine) Cancel(id dispatch.BatchID, task int) (int, error) {
 		e.unlockAndDrain()
 		return 0, err
 	}
-	if task < 0 && b.note != nil && b.note.queued && !b.note.taken && b.failure == nil {
-		if e.notifier.drop(b.note) {
-			asked++
-			b.failure = errs.New(errs.Canceled, "notify", "the transfer was canceled before its notification was sent")
-			e.mirror(id, clock.Now())
-		}
-	}
-	if task < 0 && e.cancelSyncs(b) {
+	if task < 0 && e.cancelTail(b) {
 		asked++
 	}
 	e.step()

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -64,6 +65,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	e.step()
 	left := e.core.Outstanding()
 	e.gone = true
+	e.endRest()
 	for _, w := range e.waiters {
 		w.close()
 	}
@@ -120,10 +122,26 @@ func (e *Engine) cancelAll() {
 		if err := e.cancelBatch(b.id); err != nil {
 			e.log.Error("cancel at close", "err", err)
 		}
-		e.cancelSyncs(b)
+		e.cancelTail(b)
 	}
 	e.step()
 	e.unlockAndDrain()
+}
+
+// endRest ends the batches with slices that never came back, for their waiters. Their memory is held. The caller holds
+// e.mu.
+func (e *Engine) endRest() {
+	for _, b := range e.batches {
+		if b == nil || b.id == 0 || b.ended || b.started == 0 {
+			continue
+		}
+		b.failure = cmp.Or(b.failure, closedError())
+		sum, _ := e.core.Summary(b.id)
+		e.page.publish(b.id, endOf(b.failure), sum.Bytes, 0, int64(max(1, clock.Now()-b.started)))
+		for _, w := range b.waiters {
+			w.wakeUp()
+		}
+	}
 }
 
 func (e *Engine) cancelBatch(id dispatch.BatchID) *errs.Error {

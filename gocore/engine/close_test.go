@@ -32,3 +32,24 @@ func TestCallsMayBeInsideBesideForget(t *testing.T) {
 	require.NotZero(t, w.Elapsed(id))
 	w.requireEnd(id, dispatch.Canceled, errs.Canceled)
 }
+
+// A device that gives its slices back to nobody holds their memory, and no thread: the batch has ended for its waiters.
+func TestABatchWhoseSlicesNeverComeEndsWithTheEngine(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	own, far := w.region("own"), w.region("far")
+	r := w.request(own, far)
+	id, err := w.Move(&r)
+	require.NoError(t, err)
+	waited := make(chan dispatch.State)
+	go func() { waited <- w.Wait(id, time.Minute) }()
+	w.mu.Lock()
+	w.gone = true
+	w.endRest()
+	w.unlockAndDrain()
+	require.Equal(t, dispatch.Failed, <-waited)
+	w.requireEnd(id, dispatch.Failed, errs.EngineClosed)
+	w.requireUses(1, own)
+	w.hands[0].complete(nil) // it came after all
+	w.requireEnd(id, dispatch.Failed, errs.EngineClosed)
+	w.requireUses(0, own)
+}

@@ -59,9 +59,7 @@ func (e *Engine) tail(b *batch, sum *dispatch.Summary, now clock.Time) dispatch.
 		return dispatch.Pending
 	case b.note != nil && !b.note.taken:
 		if !b.note.queued {
-			b.note.queued = true
-			e.notifier.queue(b.note)
-			e.deferred.notes = true
+			e.expect(b.note)
 		}
 		return dispatch.Pending
 	}
@@ -78,6 +76,24 @@ func endOf(cause *errs.Error) dispatch.State {
 	}
 	return dispatch.Failed
 }
+
+// tailLimit is the nearest time at which a batch ends although its sync or its notification is not done. The caller
+// holds e.mu.
+func (e *Engine) tailLimit() clock.Time { return min(e.syncing.limit, e.expected.next) }
+
+// lateTails ends the batches with syncs and notifications that are too late. The caller holds e.mu.
+func (e *Engine) lateTails(now clock.Time) {
+	if e.syncing.limit <= now {
+		e.lateSyncs(now)
+	}
+	if e.expected.next <= now {
+		e.lateNotes(now)
+	}
+}
+
+// cancelTail ends a batch that waits for its files or its notification alone, and reports whether it did. The caller
+// holds e.mu.
+func (e *Engine) cancelTail(b *batch) bool { return e.cancelSyncs(b) || e.cancelNote(b) }
 
 // durable reports whether all syncs are done, and orders those that were not ordered yet. The caller holds e.mu.
 func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {

@@ -90,6 +90,7 @@ type Engine struct {
 	deferred  deferredWork
 	syncing   syncing
 	lingering []lingering
+	expected  noteLimits
 
 	inbox        inbox
 	again        atomic.Bool // the core wants another step at once
@@ -183,8 +184,9 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	e := &Engine{config: o.Config, protection: protectionOf(c), name: c.Name,
 		machine: meta.MachineID(), network: meta.NetworkID(),
 		cores: runtime.NumCPU(), busyPoll: c.BusyPoll, stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes,
-		armed: clock.Never, syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
-		batches: make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches),
+		armed: clock.Never, syncing: syncing{limit: clock.Never}, expected: noteLimits{next: clock.Never},
+		progressWake: make(chan struct{}, 1),
+		batches:      make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches),
 		classes: make([]atomic.Uint32, c.MaxBatches), store: meta.PeerToPeer{},
 		idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +34,12 @@ type note struct {
 	limit   clock.Time
 	queued  bool // all bytes of the batch are there: it may be sent
 	taken   bool // the peer has it
+	place   int  // in noteLimits, -1 outside
 	number  uint64
+
+	// Guarded by notifier.mu.
+	sent    bool // it is in a message, or was
+	forgone bool // its batch has ended without it
 }
 
 // notify copies a notification into the call; nil is none.
@@ -58,7 +64,7 @@ func (c *Call) notify(n *Note) *errs.Error {
 			WithHint("send one batch a peer, or engine.notify afterwards")
 	}
 	c.note = &note{peer: c.told, name: append([]byte(nil), n.Name...), message: append([]byte(nil), n.Message...),
-		trace: c.trace, limit: c.due}
+		trace: c.trace, limit: c.due, place: -1}
 	return nil
 }
 
@@ -118,10 +124,12 @@ type notifier struct {
 type outgoing struct {
 	peer      *peer
 	waiting   []*note
+	stale     int // of those that wait: their batches have ended
 	flying    []*note
 	message   []byte
 	tries     int
-	forgotten bool // the peer has no handles: the record goes with its last note
+	why       *errs.Error // of the last try that has failed
+	forgotten bool        // the peer has no handles: the record goes with its last note
 }
 
 func newNotifier(e *Engine) *notifier {
@@ -146,19 +154,28 @@ func (n *notifier) queue(t *note) {
 	n.mu.Unlock()
 }
 
-// drop takes a note back that was not sent yet.
-func (n *notifier) drop(t *note) bool {
+// forgo takes a note back for which its batch waits no longer. sent is true if it is under way, perhaps to its peer,
+// and why is the last error of that.
+func (n *notifier) forgo(t *note) (sent bool, why *errs.Error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if o := n.peers[t.peer.key()]; o != nil {
-		for i, w := range o.waiting {
-			if w == t {
-				o.waiting = append(o.waiting[:i], o.waiting[i+1:]...)
-				return true
-			}
+	t.forgone = true
+	o := n.peers[t.peer.key()]
+	if o == nil { // it went with its peer
+		return t.sent, nil
+	}
+	if !t.sent {
+		if o.stale++; 2*o.stale > len(o.waiting) {
+			o.sweep()
 		}
 	}
-	return false
+	return t.sent, o.why
+}
+
+// sweep drops notes that nobody waits for. The caller holds mu.
+func (o *outgoing) sweep() {
+	o.waiting = slices.DeleteFunc(o.waiting, func(w *note) bool { return w.forgone })
+	o.stale = 0
 }
 
 // pump sends the messages of all peers that have none under way. The caller holds no lock.
@@ -183,16 +200,18 @@ func (n *notifier) next() *outgoing {
 		if len(o.flying) > 0 || len(o.waiting) == 0 {
 			continue
 		}
+		o.sweep() // one is left: they were not the greater half
 		o.peer = o.waiting[0].peer
 		size, k := 0, 0
 		for k < len(o.waiting) && k < noteBatchMax && (k == 0 || size+len(o.waiting[k].message) <= noteBatchBytes) {
 			size += len(o.waiting[k].message)
+			o.waiting[k].sent = true
 			k++
 		}
 		o.flying = append(o.flying, o.waiting[:k]...)
 		o.waiting = append(o.waiting[:0], o.waiting[k:]...)
 		o.message = encodeNotes(o.message[:0], o.flying)
-		o.tries = 0
+		o.tries, o.why = 0, nil
 		return o
 	}
 	return nil
@@ -200,6 +219,23 @@ func (n *notifier) next() *outgoing {
 
 // send tries a transport first, which takes no goroutine, and the control plane if there is none or it did not work.
 func (n *notifier) send(o *outgoing) {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		n.finish(o, closedError())
+		return
+	}
+	n.senders.Add(1)
+	n.mu.Unlock()
+	if n.hand(o) {
+		n.senders.Done()
+		return
+	}
+	go n.insist(o)
+}
+
+// hand gives a message to a transport, which calls done. It returns false if none takes it.
+func (n *notifier) hand(o *outgoing) bool {
 	for i, port := range n.engine.ports {
 		if port.notifier == nil || o.tries > 0 {
 			continue
@@ -210,20 +246,13 @@ func (n *notifier) send(o *outgoing) {
 		}
 		link := links[i]
 		if link.id != 0 && port.notifier.Notify(link.link, o.message, func(err *errs.Error) { n.done(o, err) }) {
-			return
+			return true
 		}
 	}
-	n.mu.Lock()
-	if n.closed {
-		n.mu.Unlock()
-		return
-	}
-	n.senders.Add(1)
-	n.mu.Unlock()
-	go n.insist(o)
+	return false
 }
 
-// insist sends by the control plane until the peer has taken the message or its notes' limits have passed.
+// insist sends by the control plane until the peer has taken the message or no batch waits for it any more.
 func (n *notifier) insist(o *outgoing) {
 	defer n.senders.Done()
 	pause := time.NewTimer(0)
@@ -239,7 +268,12 @@ func (n *notifier) insist(o *outgoing) {
 			n.finish(o, cause)
 			return
 		}
-		ctx, cancel := context.WithTimeout(n.ctx, noteCall)
+		left, why := n.left(o)
+		if left <= 0 {
+			n.finish(o, notTaken(o.peer, why))
+			return
+		}
+		ctx, cancel := context.WithTimeout(n.ctx, min(noteCall, left))
 		var err error
 		if o.peer.identity.Self {
 			err = n.engine.notes.take(n.engine.self(), o.message)
@@ -253,26 +287,36 @@ func (n *notifier) insist(o *outgoing) {
 		}
 		failure := errs.From("notify", err)
 		o.peer.blame(failure)
-		if clock.Now() >= lastLimit(o.flying) {
-			n.finish(o, errs.New(errs.Timeout, "notify", "the peer did not take the notification in time: %s",
-				failure.Cause).
-				WithPeer(o.peer.identity.Address, "", ""))
-			return
-		}
+		n.failed(o, failure)
 		pause.Reset(noteTries)
 	}
 }
 
-func lastLimit(list []*note) (t clock.Time) {
-	for _, w := range list {
-		t = max(t, w.limit)
+// left is the time that a message under way has: until the last limit of its notes for which batches wait. why is the
+// error of its last try.
+func (n *notifier) left(o *outgoing) (left time.Duration, why *errs.Error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	last := clock.Time(0)
+	for _, w := range o.flying {
+		if !w.forgone {
+			last = max(last, w.limit)
+		}
 	}
-	return t
+	return last.Sub(clock.Now()), o.why
+}
+
+// failed notes why a try has failed, for the notes with a limit before the next one.
+func (n *notifier) failed(o *outgoing, why *errs.Error) {
+	n.mu.Lock()
+	o.why = why
+	n.mu.Unlock()
 }
 
 // done takes the transport's answer. A message that failed is tried again over the control plane.
 func (n *notifier) done(o *outgoing, err *errs.Error) {
 	if err != nil && err.Code != errs.EngineClosed {
+		n.failed(o, err)
 		o.tries++
 		n.send(o)
 		return
@@ -303,7 +347,7 @@ func (n *notifier) gone(p *peer, cause *errs.Error) {
 	o := n.peers[p.key()]
 	var list []*note
 	if o != nil {
-		list, o.waiting = o.waiting, nil
+		list, o.waiting, o.stale = o.waiting, nil, 0
 	}
 	n.mu.Unlock()
 	for _, w := range list {
@@ -329,18 +373,20 @@ func (n *notifier) dropIdle(o *outgoing) {
 	}
 }
 
-// close fails everything that waits and returns when no sender is left.
+// close fails everything that waits or is under way, and returns when no sender is left: none is inside a transport.
 func (n *notifier) close() {
 	n.mu.Lock()
 	n.closed = true
-	var list []*note
-	for _, o := range n.peers {
-		list = append(list, o.waiting...)
-		o.waiting = nil
-	}
 	n.mu.Unlock()
 	n.stop()
 	n.senders.Wait()
+	var list []*note
+	n.mu.Lock()
+	for _, o := range n.peers {
+		list = append(append(list, o.flying...), o.waiting...)
+		o.flying, o.waiting = nil, nil
+	}
+	n.mu.Unlock()
 	for _, w := range list {
 		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: closedError()})
 	}

@@ -117,14 +117,12 @@ func (e *Engine) stepAt(now clock.Time) {
 	if len(e.lingering) > 0 {
 		e.letGo()
 	}
-	if e.syncing.limit <= now {
-		e.lateSyncs(now)
-	}
+	e.lateTails(now)
 	next := e.core.Deadline()
 	if again := next <= now; again != e.again.Load() {
 		e.again.Store(again) // the core has more to cut: the caller sends these slices first, then runs another step
 	}
-	next = min(next, e.syncing.limit)
+	next = min(next, e.tailLimit())
 	if next < e.armed && next > now {
 		e.armed = next
 		e.deferred.rearm = true
@@ -281,7 +279,7 @@ func (e *Engine) progress(ctx context.Context) {
 	for {
 		e.mu.Lock()
 		e.step()
-		e.armed = min(e.core.Deadline(), e.syncing.limit)
+		e.armed = min(e.core.Deadline(), e.tailLimit())
 		wait := time.Hour
 		if e.armed != clock.Never {
 			wait = max(0, e.armed.Sub(clock.Now()))

@@ -3,12 +3,14 @@ package tests
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // A peer that was closed and opened again is the same peer to the receiver. Notifications after the second opening
@@ -34,5 +36,37 @@ func TestNotificationsArriveAfterThePeerWasOpenedAgain(t *testing.T) {
 			})
 			require.Equal(t, []string{"a", "b"}, got, "opening %d", i)
 		}
+	})
+}
+
+// A peer that reads no notifications takes none beyond its queue. A WRITE with one ends in time nevertheless: at its
+// deadline, or when it is cancelled.
+func TestDeadlinesAndCancelsHoldForNotifications(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w world) {
+		const queue, limit, slack = 4, 100 * time.Millisecond, 2 * time.Second
+		here, there := w.open(t, nil), w.open(t, map[string]any{"notification_queue": queue})
+		own, theirs := memory(t, 4096), memory(t, 4096)
+		offer(t, here, own, "")
+		offer(t, there, theirs, "kv")
+		at := segment(t, here, there, "kv")
+		for range queue {
+			id, err := here.Notify(at, engine.Note{Name: []byte("n")}, 0)
+			require.NoError(t, err)
+			require.Equal(t, dispatch.Completed, ended(t, here, id).State)
+		}
+		write := func(deadline clock.Time) dispatch.BatchID {
+			c, err := here.Begin(engine.Terms{Op: transport.Write, Deadline: deadline})
+			require.NoError(t, err)
+			require.NoError(t, c.AddRange(address(own), engine.Remote{Segment: at}, 4096))
+			id, err := c.Commit(&engine.Note{Name: []byte("n")})
+			require.NoError(t, err)
+			return id
+		}
+		first, second := write(clock.Now().Add(limit)), write(0)
+		require.Equal(t, dispatch.TimedOut, here.Wait(first, limit+slack))
+		n, err := here.Cancel(second, -1)
+		require.NoError(t, err)
+		require.NotZero(t, n)
+		require.Equal(t, dispatch.Canceled, here.Wait(second, slack))
 	})
 }

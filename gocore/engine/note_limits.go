@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"container/heap"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// noteLimits has the notifications that batches wait for, the one with the nearest limit first. A transport or the
+// control plane may try for longer: the batch ends at the limit, or when it is cancelled, and a later answer is
+// ignored. Guarded by the engine's mutex.
+type noteLimits struct {
+	heap noteHeap
+	next clock.Time // no limit is before it. It stays when its note is taken: most are, and to set a timer costs more
+}
+
+// remove ends the watch of a note, if it has begun.
+func (l *noteLimits) remove(t *note) {
+	if t.place >= 0 {
+		heap.Remove(&l.heap, t.place)
+	}
+}
+
+// expect begins the wait for the notification of a batch that has all its bytes. The caller holds e.mu.
+func (e *Engine) expect(t *note) {
+	t.queued = true
+	e.notifier.queue(t)
+	heap.Push(&e.expected.heap, t)
+	e.expected.next = min(e.expected.next, t.limit)
+	if e.expected.next < e.armed { // not every call comes from a step, which looks at this by itself
+		e.armed, e.deferred.rearm = e.expected.next, true
+	}
+	e.deferred.notes = true
+}
+
+// expects reports whether the end of a batch waits for its notification.
+func (b *batch) expects() bool {
+	return b.note != nil && b.note.queued && !b.note.taken && b.failure == nil
+}
+
+// lateNotes ends the batches that have waited for their notification until its limit. The caller holds e.mu.
+func (e *Engine) lateNotes(now clock.Time) {
+	l := &e.expected
+	for len(l.heap) > 0 && l.heap[0].limit <= now {
+		t := heap.Pop(&l.heap).(*note)
+		if b, err := e.lookup(t.batch); err == nil && b.note == t && b.expects() {
+			_, why := e.notifier.forgo(t)
+			b.failure = notTaken(t.peer, why)
+			e.mirror(b.id, now)
+		}
+	}
+	if l.next = clock.Never; len(l.heap) > 0 {
+		l.next = l.heap[0].limit
+	}
+}
+
+// notTaken is the error of a notification that was late; why is the error of its last try, nil if there is none.
+func notTaken(p *peer, why *errs.Error) *errs.Error {
+	text := "the peer did not take the notification in time"
+	if why != nil {
+		text += ": " + why.Cause
+	}
+	return errs.New(errs.Timeout, "notify", "%s", text).WithPeer(p.identity.Address, "", "")
+}
+
+// cancelNote ends a batch that waits for its notification, and reports whether it did. The caller holds e.mu.
+func (e *Engine) cancelNote(b *batch) bool {
+	if b.ended || !b.expects() {
+		return false
+	}
+	cause := errs.New(errs.Canceled, "notify", "the transfer was canceled before its notification was sent")
+	if sent, _ := e.notifier.forgo(b.note); sent {
+		cause = errs.New(errs.Canceled, "notify",
+			"the transfer was canceled when its notification was under way: the peer may take it")
+	}
+	b.failure = cause
+	e.mirror(b.id, clock.Now())
+	return true
+}
+
+// noteHeap has the note with the nearest limit first.
+type noteHeap []*note
+
+// Len implements heap.Interface.
+func (h noteHeap) Len() int { return len(h) }
+
+// Less implements heap.Interface.
+func (h noteHeap) Less(i, j int) bool { return h[i].limit < h[j].limit }
+
+// Swap implements heap.Interface.
+func (h noteHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (h *noteHeap) Push(x any) {
+	t := x.(*note)
+	t.place = len(*h)
+	*h = append(*h, t)
+}
+
+// Pop implements heap.Interface.
+func (h *noteHeap) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	t.place = -1
+	return t
+}

@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// sendNote sends a notification to ourselves over the transport of a workshop, which keeps it.
+func (w *workshop) sendNote(deadline clock.Time) (id dispatch.BatchID, done func(*errs.Error)) {
+	w.t.Helper()
+	h := w.hands[0]
+	id, err := w.Notify(Local, Note{Name: []byte("n")}, deadline)
+	require.NoError(w.t, err)
+	h.await(w.t, "the note", func() bool { return len(h.notes) == 1 })
+	return id, h.notes[0].done
+}
+
+// A transport may try for longer than its notification is wanted. Its answer comes too late then, whichever it is.
+func TestABatchEndsAtTheLimitOfItsNotification(t *testing.T) {
+	for _, late := range []*errs.Error{nil, errs.New(errs.Lost, "hand", "the rail has broken")} {
+		w := newWorkshop(t, "hand")
+		limit := clock.Now().Add(20 * time.Millisecond)
+		id, done := w.sendNote(limit)
+		w.requireEnd(id, dispatch.TimedOut, errs.Timeout)
+		require.GreaterOrEqual(t, clock.Now(), limit)
+		done(late)
+		w.requireEnd(id, dispatch.TimedOut, errs.Timeout)
+		require.Empty(t, w.expected.heap)
+	}
+}
+
+func TestABatchEndsWhenItIsCanceledDuringItsNotification(t *testing.T) {
+	for _, late := range []*errs.Error{nil, errs.New(errs.Lost, "hand", "the rail has broken")} {
+		w := newWorkshop(t, "hand")
+		id, done := w.sendNote(0)
+		waiting, err := w.Notify(Local, Note{Name: []byte("n")}, 0)
+		require.NoError(t, err)
+		for _, id := range []dispatch.BatchID{waiting, id} {
+			n, err := w.Cancel(id, -1)
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			w.requireEnd(id, dispatch.Canceled, errs.Canceled)
+		}
+		done(late)
+		w.requireEnd(id, dispatch.Canceled, errs.Canceled)
+		n, err := w.Cancel(id, -1)
+		require.NoError(t, err)
+		require.Zero(t, n)
+	}
+}
+
+// The limits of a crowd are kept in their order, and without those that were taken.
+func TestEachNotificationHasALimitOfItsOwn(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	now := clock.Now()
+	never, done := w.sendNote(0)
+	var late []dispatch.BatchID
+	for i := range 20 {
+		id, err := w.Notify(Local, Note{Name: []byte("n")}, now.Add(time.Duration((i*7)%20)*time.Millisecond))
+		require.NoError(t, err)
+		late = append(late, id)
+	}
+	for _, id := range late {
+		w.requireEnd(id, dispatch.TimedOut, errs.Timeout)
+	}
+	require.Equal(t, dispatch.Pending, w.Wait(never, 0))
+	done(nil)
+	require.Equal(t, dispatch.Completed, w.Wait(never, 10*time.Second))
+	require.Empty(t, w.expected.heap)
+}
+
+// The transport fails the notification when its link goes, behind the end of the notifier.
+func TestCloseEndsABatchWhoseNotificationIsUnderWay(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	id, done := w.sendNote(0)
+	waited := make(chan dispatch.State)
+	go func() { waited <- w.Wait(id, time.Minute) }()
+	require.Empty(t, w.Close(0, true))
+	require.Equal(t, dispatch.Canceled, <-waited)
+	done(errs.New(errs.InvalidEntry, "hand", "the link was detached"))
+	require.Equal(t, dispatch.Canceled, w.Wait(id, 0))
+}
+
+func TestNoNotificationOutlivesTheNotifier(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	under, done := w.sendNote(0)
+	waiting, err := w.Notify(Local, Note{Name: []byte("n")}, 0)
+	require.NoError(t, err)
+	w.notifier.close()
+	for _, id := range []dispatch.BatchID{under, waiting} {
+		w.requireEnd(id, dispatch.Failed, errs.EngineClosed)
+	}
+	done(errs.New(errs.InvalidEntry, "hand", "the link was detached"))
+	late, err := w.Notify(Local, Note{Name: []byte("n")}, clock.Now().Add(time.Millisecond))
+	require.NoError(t, err)
+	w.requireEnd(late, dispatch.TimedOut, errs.Timeout)
+}
