@@ -33,9 +33,9 @@ func newPage(batches int) *page { return &page{make([]cell, batches)} }
 func (p *page) cell(slot uint32) *cell { return &p.cells[slot] }
 
 // state returns the batch's state as the page has it. A batch that was freed since, and an id that never was one, is
-// INVALID.
+// INVALID. No batch has the generation 0, which cells without a batch have.
 func (p *page) state(b dispatch.BatchID) dispatch.State {
-	if int(b.Slot()) >= len(p.cells) {
+	if int(b.Slot()) >= len(p.cells) || b>>32 == 0 {
 		return dispatch.Invalid
 	}
 	word := atomic.LoadUint64(&p.cell(b.Slot()).word)

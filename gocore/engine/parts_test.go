@@ -2,9 +2,11 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -83,6 +85,18 @@ func TestThePageTellsAFreedBatchFromItsSuccessor(t *testing.T) {
 	require.Equal(t, dispatch.Completed, p.state(second))
 	p.retire(second)
 	require.Equal(t, dispatch.Invalid, p.state(second))
+}
+
+// Numbers below 2^32 have the generation 0, as the cells that no batch has had.
+func TestAnIDThatNeverWasOneIsInvalidAtOnce(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	for _, id := range []dispatch.BatchID{0, 7, 1<<32 - 1, 7<<32 | 3, math.MaxUint64} {
+		require.Equal(t, dispatch.Invalid, w.Wait(id, time.Hour), "%#x", uint64(id))
+		require.Equal(t, 1, w.WaitMany([]dispatch.BatchID{id}, 1, time.Hour))
+		require.Zero(t, w.Elapsed(id))
+		_, err := w.Summary(id)
+		require.Equal(t, errs.InvalidEntry, errs.CodeOf(err))
+	}
 }
 
 // recorder is a transport that writes down each call. It has only the methods that an outbox uses.

@@ -50,6 +50,12 @@ def finish(engine: tent.TransferEngine, batch: int, n: int) -> list[tent.Transfe
     return engine.get_transfer_status_list(batch)
 
 
+@pytest.mark.parametrize("batch", [0, 7, (7 << 32) + 3])
+def test_a_wait_for_a_number_that_never_was_a_batch_ends_at_once(world: World, batch: int) -> None:
+    with pytest.raises(tent.InvalidEntryError):
+        world.engine.wait(batch, timeout=30)
+
+
 @pytest.mark.interpreter
 def test_read_and_write_by_request_objects(world: World) -> None:
     engine = world.engine
