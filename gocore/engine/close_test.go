@@ -10,6 +10,27 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
+// A peer that was stopped inside a lease holds that lease alone. All others are out of the region when CloseRegion has
+// returned, and out of the other ranges of a lease when that has expired.
+func TestAnEndThatIsHeldInOnePartReachesAllOthers(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h := w.hands[0]
+	ranges := []Range{{0, 4096}, {8192, 4096}, {16384, 4096}}
+	whole := w.region("kv")
+	id, err := w.Share(whole.ID, Share{Ranges: ranges})
+	require.NoError(t, err)
+	first := w.regions.get(id)
+	parts := append(first.parts.open(false), first)
+	h.held = parts[0].key(0)
+	require.ErrorContains(t, w.closeRegion(t.Context(), id, "expired"), "a peer is inside")
+	require.Equal(t, 1, h.revoked[first.key(0)])
+	require.ErrorContains(t, w.CloseRegion(t.Context(), whole.ID), "a peer is inside")
+	require.Equal(t, 1, h.revoked[whole.key(0)])
+	h.held = 0
+	require.NoError(t, w.CloseRegion(t.Context(), whole.ID))
+	require.Nil(t, w.regions.leave(id))
+}
+
 // A thread that waits may be inside beside Close and Forget: it looks at the shared page after both.
 func TestCallsMayBeInsideBesideForget(t *testing.T) {
 	w := newWorkshop(t, "hand")

@@ -36,6 +36,8 @@ type hand struct {
 	revokes []transport.Epoch
 	revoke  error  // the answer of Revoke
 	inside  func() // the beginning of Revoke
+	held    transport.LocalKey
+	revoked map[transport.LocalKey]int // how often; a peer is inside the one that is held
 }
 
 const handLink = transport.Link(1<<32 | 1)
@@ -57,7 +59,7 @@ func (f handFactory) Open(_ context.Context, _ any, host transport.Host, sink tr
 }
 
 func newHand(name string) *hand {
-	h := &hand{name: name, keys: map[transport.LocalKey]mem.Region{}}
+	h := &hand{name: name, keys: map[transport.LocalKey]mem.Region{}, revoked: map[transport.LocalKey]int{}}
 	h.news.L = &h.mu
 	return h
 }
@@ -77,13 +79,20 @@ func (h *hand) Register(_ context.Context, r mem.Region) (transport.LocalKey, tr
 	return h.last, binary.LittleEndian.AppendUint64(nil, uint64(h.last)), nil
 }
 
-func (h *hand) Revoke(_ context.Context, _ transport.LocalKey, _ *transport.Peer, epoch transport.Epoch) error {
+func (h *hand) Revoke(_ context.Context, key transport.LocalKey, _ *transport.Peer, epoch transport.Epoch) error {
 	if h.inside != nil {
 		h.inside()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.revokes = append(h.revokes, epoch)
+	if _, there := h.keys[key]; !there {
+		return errs.New(errs.AddressNotRegistered, "revoke", "no region with key %#x", uint64(key))
+	}
+	if key == h.held {
+		return errs.New(errs.Timeout, "revoke", "a peer is inside")
+	}
+	h.revoked[key]++
 	return h.revoke
 }
 

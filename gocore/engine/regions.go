@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 
@@ -170,12 +171,9 @@ func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) e
 		e.leases.end(r)
 	}
 	err := each(r.parts.open(false), func(l *region) error { return e.closeRegion(ctx, l.ID, "region closed") })
-	if late := e.finishRegistering(ctx, r); err == nil {
-		err = late
-	}
-	if err == nil {
-		err = e.revoke(ctx, r, nil, transport.ForGood)
-	}
+	late := e.finishRegistering(ctx, r)
+	// One peer that a lease waits for, or one transport that hangs, lets no other peer stay in.
+	err = cmp.Or(err, late, e.revoke(ctx, r, nil, transport.ForGood))
 	if err == nil && !e.regions.left(r) {
 		return nil
 	}
