@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // A peer that was stopped inside a lease holds that lease alone. All others are out of the region when CloseRegion has
@@ -29,6 +31,73 @@ func TestAnEndThatIsHeldInOnePartReachesAllOthers(t *testing.T) {
 	h.held = 0
 	require.NoError(t, w.CloseRegion(t.Context(), whole.ID))
 	require.Nil(t, w.regions.leave(id))
+}
+
+// remapping is a transport that makes pages reachable again; ends is called at the beginning of that.
+type remapping struct {
+	*hand
+	ends func()
+}
+
+func (r *remapping) Remap(_ context.Context, key transport.LocalKey, _ transport.Remapped) (err error) {
+	r.ends()
+	r.locked(func() {
+		if _, there := r.keys[key]; !there {
+			err = errs.New(errs.AddressNotRegistered, "remap", "no region with key %#x", uint64(key))
+		}
+	})
+	return err
+}
+
+type remappingFactory struct{ made *remapping }
+
+func (f remappingFactory) Name() string { return f.made.name }
+func (remappingFactory) Check() error   { return nil }
+
+func (f remappingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error) {
+	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
+	return f.made, err
+}
+
+// A region or a lease that another call has closed meanwhile is out of every peer's reach. That is no failure of a
+// fence, a remap, a disconnection, or another close.
+func TestARegionThatIsClosedMeanwhileFailsNobody(t *testing.T) {
+	r := &remapping{newHand("hand"), func() {}}
+	w := newWorkshopOver(t, []*hand{r.hand}, remappingFactory{r})
+	lease := func(whole *region) *region {
+		id, err := w.Share(whole.ID, Share{Size: 4096})
+		require.NoError(t, err)
+		return w.regions.get(id)
+	}
+	whole := w.region("kv")
+	peer := transport.Peer{ID: transport.NewID()}
+	for name, c := range map[string]struct {
+		of     *region
+		inside *func()
+		do     func(l *region) error
+	}{
+		"fence": {whole, &r.inside, func(l *region) error { return w.FenceRegion(t.Context(), l.ID, "") }},
+		"close": {whole, &r.inside, func(l *region) error { return w.CloseRegion(t.Context(), l.ID) }},
+		"close of the region": {w.region("other"), &r.inside, func(l *region) error {
+			return w.CloseRegion(t.Context(), l.lease.of.ID)
+		}},
+		"disconnection": {whole, &r.inside, func(*region) error {
+			return w.dismiss(t.Context(), peer, errs.New(errs.PeerNotAdmitted, "test", "it goes"))
+		}},
+		"remap": {whole, &r.ends, func(l *region) error {
+			return w.remapLeases(t.Context(), []*region{l}, l.Addr, l.Addr+1)
+		}},
+	} {
+		l := lease(c.of)
+		*c.inside = func() {
+			*c.inside = func() {}
+			require.NoError(t, w.CloseRegion(t.Context(), l.ID))
+			r.await(t, "the end of the registration", func() bool { _, there := r.keys[l.key(0)]; return !there })
+		}
+		require.NoError(t, c.do(l), name)
+		require.True(t, l.out.Load(), name)
+	}
 }
 
 // A thread that waits may be inside beside Close and Forget: it looks at the shared page after both.

@@ -106,7 +106,7 @@ func (e *Engine) remap(ctx context.Context, r *region, epoch transport.Epoch, of
 			continue
 		}
 		if remapper, is := transport.Find[transport.Remapper](p.transport); is {
-			if err := remapper.Remap(ctx, key, now); err != nil {
+			if err := remapper.Remap(ctx, key, now); err != nil && !r.out.Load() {
 				return errs.From("remap", err)
 			}
 		}
@@ -116,6 +116,8 @@ func (e *Engine) remap(ctx context.Context, r *region, epoch transport.Epoch, of
 
 func (e *Engine) nextEpoch() transport.Epoch { return transport.Epoch(e.fences.Add(1)) }
 
+// revoke refuses slices of a region, or of a lease, that are older than the epoch. One that another call has closed
+// meanwhile is no error: no peer can reach it, and the transports may have forgotten it.
 func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, epoch transport.Epoch) error {
 	var first error
 	r.keepFence(from, epoch)
@@ -127,6 +129,9 @@ func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, ep
 		if err := p.transport.Revoke(ctx, key, from, epoch); err != nil && first == nil {
 			first = err
 		}
+	}
+	if r.out.Load() {
+		return nil
 	}
 	return first
 }

@@ -194,11 +194,16 @@ func newWorkshop(t *testing.T, names ...string) *workshop {
 }
 
 func newWorkshopOf(t *testing.T, hands ...*hand) *workshop {
-	w := &workshop{t: t, hands: hands}
 	var plugs []transport.Factory
 	for _, h := range hands {
 		plugs = append(plugs, handFactory{h})
 	}
+	return newWorkshopOver(t, hands, plugs...)
+}
+
+// newWorkshopOver makes an engine with transports over hands.
+func newWorkshopOver(t *testing.T, hands []*hand, plugs ...transport.Factory) *workshop {
+	w := &workshop{t: t, hands: hands}
 	var err error
 	w.Engine, err = Open(context.Background(), Options{Transports: Plugs(plugs...)})
 	require.NoError(t, err)

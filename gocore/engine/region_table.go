@@ -195,6 +195,7 @@ func (t *regionTable) left(r *region) bool {
 	}
 	s.region, s.going = nil, false
 	t.going--
+	r.out.Store(true)
 	return true
 }
 

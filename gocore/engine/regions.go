@@ -29,6 +29,7 @@ type region struct {
 	rule        *rule           // the peers to which its permission is given; nil: all of them
 	lease       *lease          // it is one, and no region by itself; nil: it is a region
 	parts       parts           // its leases
+	out         atomic.Bool     // no peer can reach it any more
 
 	// uses counts local transfers, +1 while the region is open; the call that takes it to 0 deregisters.
 	uses   atomic.Int64

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -194,6 +195,31 @@ func TestTransfersOfAfterAFencePassAtOnce(t *testing.T) {
 			require.NoError(t, writer.CloseSegment(keep))
 			fence(id, "")
 			pass(writer, owner, source)
+		})
+	}
+}
+
+// Leases that end meanwhile fail no fence of their region, and no other call that closes it.
+func TestFencesAndClosesAgreeBesideLeasesThatEnd(t *testing.T) {
+	for _, w := range leaseWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			const rounds, leases, closers = 30, 32, 3
+			e := w.open(t, nil)
+			own := memory(t, leases*512)
+			for range rounds {
+				whole := offer(t, e, own, "")
+				var wg sync.WaitGroup
+				for i := range leases {
+					id, err := e.Share(whole, engine.Share{Offset: uint64(i) * 512, Size: 512})
+					require.NoError(t, err)
+					wg.Go(func() { assert.NoError(t, e.CloseRegion(t.Context(), id)) })
+				}
+				assert.NoError(t, e.FenceRegion(t.Context(), whole, ""))
+				for range closers {
+					wg.Go(func() { assert.NoError(t, e.CloseRegion(t.Context(), whole)) })
+				}
+				wg.Wait()
+			}
 		})
 	}
 }
