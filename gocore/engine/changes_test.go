@@ -64,6 +64,6 @@ func TestATransportWithoutReplacesReplacesNoDescriptor(t *testing.T) {
 	require.Len(t, w.ports[0].own, 1)
 	require.Nil(t, w.ports[1].own)
 	require.NoError(t, w.CloseRegion(t.Context(), r.ID))
-	w.regions.retire.Wait()
+	w.regions.retire.wait(t.Context())
 	require.Empty(t, w.ports[0].own)
 }

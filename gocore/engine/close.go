@@ -153,12 +153,18 @@ func (e *Engine) cancelBatch(id dispatch.BatchID) *errs.Error {
 }
 
 func (e *Engine) closeRegions(ctx context.Context) (held []string) {
+	failed := make(map[*region]bool)
 	for _, r := range e.regions.all() {
 		if err := e.CloseRegion(ctx, r.ID); err != nil {
 			held = append(held, fmt.Sprintf("region %s: %v", r.label(), err))
+			failed[r] = true
 		}
 	}
-	e.regions.retire.Wait()
+	for _, r := range e.regions.retire.wait(ctx) {
+		if !failed[r] {
+			held = append(held, fmt.Sprintf("region %s: a driver has not let it go", r.label()))
+		}
+	}
 	if err := e.closeStaging(ctx); err != nil {
 		held = append(held, fmt.Sprintf("staging: %v", err))
 	}

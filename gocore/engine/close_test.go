@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -31,6 +32,65 @@ func TestAnEndThatIsHeldInOnePartReachesAllOthers(t *testing.T) {
 	h.held = 0
 	require.NoError(t, w.CloseRegion(t.Context(), whole.ID))
 	require.Nil(t, w.regions.leave(id))
+}
+
+// pinning is a transport with a driver that hangs beyond its context, until the test lets it go on.
+type pinning struct {
+	*hand
+	registers, deregisters chan struct{} // nil: it does not hang
+}
+
+func (p *pinning) Info() transport.Info {
+	info := p.hand.Info()
+	info.Pins = true
+	return info
+}
+
+func (p *pinning) Register(ctx context.Context, r mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	if p.registers != nil {
+		<-p.registers
+	}
+	return p.hand.Register(ctx, r)
+}
+
+func (p *pinning) Deregister(ctx context.Context, key transport.LocalKey) error {
+	if p.deregisters != nil {
+		<-p.deregisters
+	}
+	return p.hand.Deregister(ctx, key)
+}
+
+type pinningFactory struct{ made *pinning }
+
+func (f pinningFactory) Name() string { return f.made.name }
+func (pinningFactory) Check() error   { return nil }
+
+func (f pinningFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error) {
+	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
+	return f.made, err
+}
+
+// The end of the regions has a limit, and names those that a driver holds. On all other transports they are revoked.
+func TestTheEndOfTheRegionsHasALimitAlthoughADriverHangs(t *testing.T) {
+	goOn := make(chan struct{})
+	for words, p := range map[string]*pinning{
+		`transport slow is still registering the region "kv"`: {newHand("slow"), goOn, nil},
+		`region "kv": a driver has not let it go`:             {newHand("slow"), nil, goOn},
+	} {
+		quick := newHand("hand")
+		w := newWorkshopOver(t, []*hand{quick, p.hand}, handFactory{quick}, pinningFactory{p})
+		w.config.Engine.RegisterWait = time.Millisecond
+		r := w.region("kv")
+		require.NotZero(t, r.key(0))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		held := w.closeRegions(ctx)
+		cancel()
+		require.Len(t, held, 1)
+		require.Contains(t, held[0], words)
+		require.NotZero(t, quick.revoked[r.key(0)])
+	}
+	close(goOn) // now Close finds nothing that is held
 }
 
 // remapping is a transport that makes pages reachable again; ends is called at the beginning of that.

@@ -49,7 +49,7 @@ func (c *crowd) churn(count int) (allocations, bytes float64) {
 	for _, id := range c.register(count) {
 		require.NoError(c.t, c.CloseRegion(c.t.Context(), id))
 	}
-	c.regions.retire.Wait()
+	c.regions.retire.wait(c.t.Context())
 	runtime.ReadMemStats(&after)
 	return float64(after.Mallocs-before.Mallocs) / float64(count),
 		float64(after.TotalAlloc-before.TotalAlloc) / float64(count)

@@ -14,7 +14,7 @@ import (
 type regionTable struct {
 	tree   regionTree    // the open ones, without leases; changed under mu
 	epoch  atomic.Uint64 // grows with every change that peers can see; written under mu
-	retire sync.WaitGroup
+	retire regionWork
 
 	mu     sync.Mutex
 	leases regionTree         // the open leases, which no address means

@@ -193,11 +193,9 @@ func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) e
 }
 
 // retire ends a region for good: it has no users. It may be called with the engine's mutex held, so another goroutine
-// deregisters it, which may take time; Close waits for that.
+// deregisters it, which may take time; Close waits for that, within its limit.
 func (e *Engine) retire(r *region) {
-	e.regions.retire.Add(1)
-	go func() {
-		defer e.regions.retire.Done()
+	e.regions.retire.start(r, func() {
 		e.deregister(r)
 		if to, moved := r.life.advance(eventRetired); moved && to == regionUnmapped {
 			e.unmap(r)
@@ -205,5 +203,5 @@ func (e *Engine) retire(r *region) {
 		if r.lease != nil {
 			r.lease.of.unuse()
 		}
-	}()
+	})
 }

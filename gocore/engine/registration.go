@@ -155,7 +155,7 @@ func (e *Engine) install(r *region) *errs.Error {
 		r.registering.pending, r.registering.settled = slices.Clone(slow), make(chan struct{})
 	}
 	for _, p := range slow {
-		e.regions.retire.Go(func() {
+		e.regions.retire.start(r, func() {
 			answers <- e.registerOn(ctx, r, p, &asked)
 			e.answered(r, p, &asked)
 		})
