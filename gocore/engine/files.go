@@ -119,7 +119,8 @@ func (e *Engine) filer() (transport.Filer, *errs.Error) {
 func (e *Engine) filePeer(made *transport.FileCard, durability request.Durability) *peer {
 	identity := transport.Peer{Address: fileScheme +
 		made.Path, Name: path.Base(made.Path), MachineID: e.machine, ID: transport.NewID()}
-	p := &peer{engine: e, identity: identity, handles: 1, file: &file{made.Path, made.ReadOnly, durability}}
+	p := &peer{engine: e, identity: identity, handles: 1, fetch: newDescribing(),
+		file: &file{made.Path, made.ReadOnly, durability}}
 	p.links.Store(&[]attachment{})
 	region := segment.Region{ID: fileRegion, Name: made.Path, Size: made.Size, Location: "file", Kind: mem.File,
 		Permission: mem.GlobalReadWrite, ReadOnly: made.ReadOnly, Descriptors: map[string]transport.Descriptor{}}

@@ -112,7 +112,7 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 		remote := c.found
 		if remote == nil || c.foundAt != p || remote.Lease != 0 || at.Offset < remote.Addr ||
 			!mem.Contains(remote.Size, at.Offset-remote.Addr, length) {
-			if remote, err = p.at(at.Offset, length); err != nil {
+			if remote, err = p.at(deadline, at.Offset, length); err != nil {
 				return nil, nil, 0, err
 			}
 			c.found, c.foundAt = remote, p
@@ -121,7 +121,7 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 	}
 	remote := c.found
 	if remote == nil || c.foundAt != p || remote.ID != id {
-		if remote, err = p.region(id); err != nil {
+		if remote, err = p.region(deadline, id); err != nil {
 			return nil, nil, 0, err
 		}
 		c.found, c.foundAt = remote, p

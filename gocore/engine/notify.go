@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"slices"
@@ -83,7 +84,7 @@ func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.Bat
 	if h.peer.file != nil {
 		return 0, errs.New(errs.InvalidArgument, "notify", "a file takes no notification")
 	}
-	if err := h.peer.join(context.Background()); err != nil {
+	if err := h.peer.joinBy(cmp.Or(deadline, clock.Never)); err != nil {
 		return 0, err
 	}
 	c := e.newCall()

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -38,8 +37,8 @@ type peer struct {
 	// mu guards attaching and the keys of remote regions. It comes before the engine's mutex; transports are called
 	// under it.
 	mu      sync.Mutex
-	fetch   sync.Mutex // one description at a time
-	handles int        // guarded by segmentTable.mu
+	fetch   describing
+	handles int // guarded by segmentTable.mu
 
 	borrowed map[mem.RegionID]*borrowed // that it lends us; guarded by mu
 
@@ -83,8 +82,6 @@ type wanted struct {
 
 func (w *wanted) is(t *Terms, policy int) bool { return w.policy == policy && w.Of(t) }
 
-const describeTimeout = 5 * time.Second
-
 // join makes sure that the peer's links are attached and its regions known. It asks the peer only if something is
 // missing.
 func (p *peer) join(ctx context.Context) error {
@@ -107,16 +104,6 @@ func (p *peer) join(ctx context.Context) error {
 		tell()
 	}
 	return nil
-}
-
-// joinBy is join for a request with a deadline (clock.Never for none): it does not wait longer than that.
-func (p *peer) joinBy(deadline clock.Time) error {
-	if deadline == clock.Never {
-		return p.join(context.Background())
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), deadline.Sub(clock.Now()))
-	defer cancel()
-	return p.join(ctx)
 }
 
 // attach starts a link on every transport that could reach the peer. The caller holds p.mu, and runs the returned
@@ -225,34 +212,6 @@ func (p *peer) speaks(slot string, info *transport.Info) (version uint16, why st
 	return version, ""
 }
 
-// refresh fetches the description of the regions that the peer offers now.
-func (p *peer) refresh(ctx context.Context) error {
-	p.fetch.Lock()
-	defer p.fetch.Unlock()
-	if p.identity.Self {
-		p.learn(p.engine.description(func(*region) bool { return true }))
-		return nil
-	}
-	if p.file != nil {
-		return nil // a file keeps the description of its opening
-	}
-	var known *segment.Description
-	if t := p.regions.Load(); t != nil && t.known {
-		known = t.description
-	}
-	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
-	defer cancel()
-	d, err := p.engine.client.Describe(ctx, p.identity, known)
-	if err != nil {
-		p.blame(err)
-		return err
-	}
-	if d != nil {
-		p.learn(d)
-	}
-	return nil
-}
-
 // blame ends the peer when an answer shows that its incarnation is over.
 func (p *peer) blame(err error) {
 	if e := errs.From("peer", err); e.Code == errs.PeerRestarted {
@@ -260,7 +219,7 @@ func (p *peer) blame(err error) {
 	}
 }
 
-// learn replaces the table by a description. The caller holds p.fetch, or has not shared the peer yet.
+// learn replaces the table by a description. The caller has the turn of p.fetch, or has not shared the peer yet.
 func (p *peer) learn(d *segment.Description) {
 	if !p.identity.Self {
 		p.engine.client.Know(p.identity, d.Others)
@@ -283,8 +242,8 @@ func (t *remoteTable) find(addr, length uint64) *remoteRegion {
 	return nil
 }
 
-// region looks a remote region up by id, asking the peer once if it is not known.
-func (p *peer) region(id mem.RegionID) (*remoteRegion, *errs.Error) {
+// region looks a remote region up by id, asking the peer once if it is not known, until the deadline at most.
+func (p *peer) region(deadline clock.Time, id mem.RegionID) (*remoteRegion, *errs.Error) {
 	for try := range 2 {
 		if t := p.regions.Load(); t != nil {
 			if r := t.byID[id]; r != nil {
@@ -292,7 +251,7 @@ func (p *peer) region(id mem.RegionID) (*remoteRegion, *errs.Error) {
 			}
 		}
 		if try == 0 {
-			if err := p.refresh(context.Background()); err != nil {
+			if err := p.refreshBy(deadline); err != nil {
 				return nil, errs.From("segment", err)
 			}
 		}
@@ -301,8 +260,9 @@ func (p *peer) region(id mem.RegionID) (*remoteRegion, *errs.Error) {
 		p.identity.Address)
 }
 
-// at looks a remote region up by address, asking the peer once if none is known there. Leases have no address.
-func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
+// at looks a remote region up by address, asking the peer once if none is known there, until the deadline at most.
+// Leases have no address.
+func (p *peer) at(deadline clock.Time, addr, length uint64) (*remoteRegion, *errs.Error) {
 	for try := range 2 {
 		if t := p.regions.Load(); t != nil {
 			if r := t.find(addr, length); r != nil {
@@ -310,7 +270,7 @@ func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
 			}
 		}
 		if try == 0 {
-			if err := p.refresh(context.Background()); err != nil {
+			if err := p.refreshBy(deadline); err != nil {
 				return nil, errs.From("segment", err)
 			}
 		}

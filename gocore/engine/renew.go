@@ -165,7 +165,7 @@ type rekey struct {
 }
 
 // adopt takes over the regions of a description. Those that are known keep their records, and are imported again where
-// their descriptors changed. The caller holds p.fetch.
+// their descriptors changed. The caller has the turn of p.fetch.
 func (p *peer) adopt(t *remoteTable, old map[mem.RegionID]*remoteRegion) {
 	var rekeys []rekey
 	changed := false

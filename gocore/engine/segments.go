@@ -165,11 +165,11 @@ func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	}
 	p := e.peer(transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, Network: d.Network,
 		ID: d.ID})
-	p.fetch.Lock()
+	_ = p.fetch.begin(context.Background())
 	if p.regions.Load() == nil {
 		p.learn(d)
 	}
-	p.fetch.Unlock()
+	p.fetch.end()
 	return e.opened(&handle{peer: p}), nil
 }
 
@@ -207,7 +207,7 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 	p := t.peers[key]
 	if p == nil || p.gone.Load() != nil {
 		t.numbers++
-		p = &peer{engine: e, number: t.numbers, identity: identity}
+		p = &peer{engine: e, number: t.numbers, identity: identity, fetch: newDescribing()}
 		p.links.Store(&[]attachment{})
 		t.peers[key] = p
 	}

@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/segment"
+)
+
+// describeTimeout bounds the question for a peer's description.
+const describeTimeout = 5 * time.Second
+
+// describing fetches one description of a peer at a time. A caller that waits for its turn leaves when its context
+// ends, and shares the answer to a question that began after it came: so the callers of a silent peer wait for two
+// questions at most, however many they are.
+type describing struct {
+	turn  chan struct{} // full while a caller has it
+	asked atomic.Uint64 // questions that have begun
+
+	// Of the caller that has the turn.
+	err error // the outcome of the last question
+	cut bool  // it ended with the context of its caller, which says nothing to others
+}
+
+func newDescribing() describing { return describing{turn: make(chan struct{}, 1)} }
+
+// begin waits for the caller's turn, which lasts until end.
+func (d *describing) begin(ctx context.Context) error {
+	select {
+	case d.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d *describing) end() { <-d.turn }
+
+// refresh fetches the description of the regions that the peer offers now.
+func (p *peer) refresh(ctx context.Context) error {
+	d := &p.fetch
+	came := d.asked.Load()
+	if err := d.begin(ctx); err != nil {
+		code := errs.Timeout
+		if errors.Is(err, context.Canceled) {
+			code = errs.Canceled
+		}
+		return errs.New(code, "segment", "no answer from %s in the time given: it is asked for its regions already",
+			p.identity.Address).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(p.identity.Address, "", "")
+	}
+	defer d.end()
+	if d.asked.Load() != came && !d.cut {
+		return d.err
+	}
+	d.asked.Add(1)
+	d.err = p.describe(ctx)
+	d.cut = d.err != nil && ctx.Err() != nil
+	return d.err
+}
+
+// describe asks the peer. The caller has the turn.
+func (p *peer) describe(ctx context.Context) error {
+	if p.identity.Self {
+		p.learn(p.engine.description(func(*region) bool { return true }))
+		return nil
+	}
+	if p.file != nil {
+		return nil // a file keeps the description of its opening
+	}
+	var known *segment.Description
+	if t := p.regions.Load(); t != nil && t.known {
+		known = t.description
+	}
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+	defer cancel()
+	d, err := p.engine.client.Describe(ctx, p.identity, known)
+	if err != nil {
+		p.blame(err)
+		return err
+	}
+	if d != nil {
+		p.learn(d)
+	}
+	return nil
+}
+
+// until is the context of a request with a deadline, clock.Never for none.
+func until(deadline clock.Time) (context.Context, context.CancelFunc) {
+	if deadline == clock.Never {
+		return context.Background(), func() {}
+	}
+	return context.WithTimeout(context.Background(), deadline.Sub(clock.Now()))
+}
+
+// joinBy is join for a request with a deadline: it does not wait longer than that.
+func (p *peer) joinBy(deadline clock.Time) error {
+	ctx, cancel := until(deadline)
+	defer cancel()
+	return p.join(ctx)
+}
+
+// refreshBy is refresh for a request with a deadline.
+func (p *peer) refreshBy(deadline clock.Time) error {
+	ctx, cancel := until(deadline)
+	defer cancel()
+	return p.refresh(ctx)
+}

@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func TestCallersShareTheAnswerToAQuestionThatBeganAfterTheyCame(t *testing.T) {
+	failed := errs.New(errs.Timeout, "segment", "the peer is silent")
+	for name, c := range map[string]struct {
+		meanwhile, cut bool // a question of another caller; its context ended it
+		asked          uint64
+		err            error
+	}{
+		"nobody has asked since":          {false, false, 1, nil},
+		"somebody has asked since":        {true, false, 1, failed},
+		"somebody has given up meanwhile": {true, true, 2, nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &peer{file: &file{}, fetch: newDescribing()} // a file answers at once
+			d := &p.fetch
+			require.NoError(t, d.begin(t.Context()))
+			answers := make(chan error, 8)
+			for range cap(answers) {
+				go func() { answers <- p.refresh(context.Background()) }()
+			}
+			synctest.Wait()
+			if c.meanwhile {
+				d.asked.Add(1)
+				d.err, d.cut = failed, c.cut
+			}
+			d.end()
+			for range cap(answers) {
+				require.Equal(t, c.err, <-answers, name)
+			}
+			require.Equal(t, c.asked, d.asked.Load(), name)
+		})
+	}
+}
+
+func TestACallerLeavesTheQueueForAnAnswerWhenItsContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &peer{file: &file{}, fetch: newDescribing()}
+		require.NoError(t, p.fetch.begin(t.Context()))
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Equal(t, errs.Timeout, errs.CodeOf(p.refresh(ctx)))
+		require.Equal(t, time.Second, time.Since(begin))
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Equal(t, errs.Canceled, errs.CodeOf(p.refresh(cancelled)))
+	})
+}
+
+// muted is a connection on which nothing comes while the peer is stopped.
+type muted struct {
+	net.Conn
+	stopped chan struct{} // closed: nothing comes from now on
+	ended   chan struct{}
+	once    *sync.Once
+}
+
+func (m muted) Read(b []byte) (int, error) {
+	n, err := m.Conn.Read(b)
+	select {
+	case <-m.stopped:
+		<-m.ended
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+func (m muted) Close() error {
+	m.once.Do(func() { close(m.ended) })
+	return m.Conn.Close()
+}
+
+// A request names an address that the peer, which is stopped, has not offered before.
+func TestADeadlineHoldsForTheQuestionAboutAnAddress(t *testing.T) {
+	there := newWorkshop(t, "hand")
+	there.region("kv")
+	stopped := make(chan struct{})
+	h := newHand("hand")
+	e, err := Open(t.Context(), Options{Transports: Plugs(handFactory{h}),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			return muted{c, stopped, make(chan struct{}), new(sync.Once)}, err
+		}})
+	require.NoError(t, err)
+	defer e.Close(0, true)
+	w := &workshop{Engine: e, t: t, hands: []*hand{h}}
+	own := w.region("own")
+	id, err := e.OpenSegment(t.Context(), there.Address())
+	require.NoError(t, err)
+	close(stopped)
+	const limit = 50 * time.Millisecond
+	begin := time.Now()
+	var callers sync.WaitGroup
+	for range 4 {
+		for _, to := range []Remote{{Segment: id, Offset: 12345}, {Segment: id, Region: 12345}} {
+			callers.Go(func() {
+				_, err := e.Move(&Request{Terms: Terms{Op: transport.Write, Deadline: clock.Now().Add(limit)},
+					Source: own.Addr, Remote: to, Length: 64})
+				assert.Equal(t, errs.Timeout, errs.CodeOf(err), "%v", err)
+			})
+		}
+		callers.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			_, err := e.Segment(ctx, id, true)
+			assert.Equal(t, errs.Timeout, errs.CodeOf(err), "%v", err)
+		})
+	}
+	callers.Wait()
+	require.Less(t, time.Since(begin), describeTimeout/2)
+}
