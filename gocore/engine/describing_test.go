@@ -127,3 +127,70 @@ func TestADeadlineHoldsForTheQuestionAboutAnAddress(t *testing.T) {
 	callers.Wait()
 	require.Less(t, time.Since(begin), describeTimeout/2)
 }
+
+// counting is a transport that counts its links.
+type counting struct {
+	*hand
+	links int
+}
+
+func (c *counting) Attach(p transport.Peer) (transport.Link, error) {
+	c.locked(func() { c.links++ })
+	return c.hand.Attach(p)
+}
+
+func (c *counting) Detach(transport.Link) { c.locked(func() { c.links-- }) }
+
+type countingFactory struct{ made *counting }
+
+func (f countingFactory) Name() string { return f.made.name }
+func (countingFactory) Check() error   { return nil }
+
+func (f countingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error) {
+	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
+	return f.made, err
+}
+
+// A segment of a blob asks its peer at its first use. One that is closed meanwhile, alone or with its engine, keeps no
+// link.
+func TestAPeerThatIsLeftDuringItsFirstUseKeepsNoLink(t *testing.T) {
+	there := newWorkshop(t, "hand")
+	there.region("kv")
+	blob, err := there.Export(nil)
+	require.NoError(t, err)
+	for code, leave := range map[errs.Code]func(*Engine, SegmentID){
+		errs.InvalidEntry: func(e *Engine, id SegmentID) { require.NoError(t, e.CloseSegment(id)) },
+		errs.EngineClosed: func(e *Engine, _ SegmentID) { e.closed.Store(true) }, // the first step of Close
+		errs.OK:           func(*Engine, SegmentID) {},
+	} {
+		c := &counting{hand: newHand("hand")}
+		asks, goOn := make(chan struct{}, 1), make(chan struct{})
+		e, err := Open(t.Context(), Options{Transports: Plugs(countingFactory{c}),
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				select {
+				case asks <- struct{}{}:
+				default:
+				}
+				<-goOn
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}})
+		require.NoError(t, err)
+		id, err := e.OpenBlob(blob)
+		require.NoError(t, err)
+		h, failure := e.segments.get(id)
+		require.Nil(t, failure)
+		used := make(chan error)
+		go func() { used <- h.peer.join(context.Background()) }()
+		<-asks
+		leave(e, id)
+		close(goOn)
+		require.Equal(t, code, errs.CodeOf(<-used))
+		if code != errs.OK {
+			require.Zero(t, c.links)
+		}
+		e.closed.Store(false)
+		require.Empty(t, e.Close(time.Second, true))
+		require.Zero(t, c.links)
+	}
+}

@@ -96,12 +96,31 @@ func (p *peer) join(ctx context.Context) error {
 	p.mu.Lock()
 	var gone []func()
 	if !p.ready.Load() {
+		if err := p.isLeft(); err != nil {
+			p.mu.Unlock()
+			return err
+		}
 		gone = p.attach()
 		p.ready.Store(true)
 	}
 	p.mu.Unlock()
 	for _, tell := range gone {
 		tell()
+	}
+	return nil
+}
+
+// isLeft returns an error if nobody has the peer open any more: links that are attached now would be nobody's to
+// detach. The caller holds p.mu, which detach waits for, so a peer that is left from now on loses its links.
+func (p *peer) isLeft() error {
+	e := p.engine
+	if err := e.usable(); err != nil {
+		return err
+	}
+	e.segments.mu.Lock()
+	defer e.segments.mu.Unlock()
+	if p.handles == 0 {
+		return closedSegment()
 	}
 	return nil
 }
