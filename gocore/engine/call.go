@@ -50,15 +50,17 @@ type Call struct {
 
 	specs   []dispatch.TaskSpec
 	runs    []run             // of specs that go to one peer, in the order of specs
-	total   uint64            // bytes of specs; this and the next three are known when the call is complete
+	total   uint64            // bytes of specs; this and the next ones are known when the call is complete, see sum
 	due     clock.Time        // the earliest deadline of specs
 	durable bool              // a request asks for durability
 	classes transport.Classes // of specs
 	streams bool              // a request asks for a stream
+	files   []fileUse         // each once
+	told    *peer             // the last peer that is an engine: it hears the notification
+	peers   int               // how often told changed
 	waits   bool              // and one of them is not done
 	uses    []*region         // each once
 	lists   []*places         // of pages; given to the batch when it takes the specs
-	files   []fileUse         // each once
 	gates   []callGate        // of streams, each once
 	note    *note
 	trace   string // the caller's name for the transfer
@@ -76,8 +78,6 @@ type Call struct {
 	durability request.Durability
 	plan       *plan.Plan
 	peer       *peer
-	told       *peer // the last peer that is an engine: it hears the notification
-	peers      int   // how often told changed
 }
 
 var calls = sync.Pool{New: func() any { return new(Call) }}
@@ -113,29 +113,29 @@ func (c *Call) With(t Terms) error {
 
 // AddRange adds one range of bytes. A failed Add leaves the call as it was.
 func (c *Call) AddRange(source uintptr, to Remote, length uint64) error {
-	return c.whole(len(c.specs), c.add(&c.terms, source, to, length))
+	return c.whole(c.mark(), c.add(&c.terms, source, to, length))
 }
 
 // AddRanges adds many ranges of one pair of operands, one task each.
 func (c *Call) AddRanges(r *Ranges) error {
-	first := len(c.specs)
+	before := c.mark()
 	err := c.ranges(r)
 	runtime.KeepAlive(r) // and with it the index slices, which are read by address
-	return c.whole(first, err)
+	return c.whole(before, err)
 }
 
 // AddPages adds pages of two grids, one task for each pair of regions.
 func (c *Call) AddPages(p *Pages) error {
-	first := len(c.specs)
+	before := c.mark()
 	err := c.pages(p)
 	runtime.KeepAlive(p)
-	return c.whole(first, err)
+	return c.whole(before, err)
 }
 
 // AddRecords adds packed requests. Each has terms of its own; neighbours with the same terms are checked once. An error
 // names the index of its record.
 func (c *Call) AddRecords(list []request.Record) error {
-	first := len(c.specs)
+	before := c.mark()
 	var packed request.Packed
 	var terms Terms
 	for i := range list {
@@ -144,28 +144,38 @@ func (c *Call) AddRecords(list []request.Record) error {
 			packed = r.Packed
 			terms = packed.Terms()
 			if err := terms.Check(); err != nil {
-				return c.whole(first, indexed(i, err))
+				return c.whole(before, indexed(i, err))
 			}
 		}
 		to := Remote{Segment: SegmentID(r.TargetID), Region: mem.RegionID(r.TargetRegion), Offset: r.TargetOffset}
 		if err := c.add(&terms, uintptr(r.Source), to, r.Length); err != nil {
-			return c.whole(first, indexed(i, err))
+			return c.whole(before, indexed(i, err))
 		}
 	}
 	return nil
 }
 
-// whole takes back the tasks of an Add that has failed. The regions and files of those go with the call.
-func (c *Call) whole(first int, err *errs.Error) error {
+// mark is the size of a call before an Add.
+type mark struct{ specs, uses, lists int }
+
+func (c *Call) mark() mark { return mark{len(c.specs), len(c.uses), len(c.lists)} }
+
+// whole takes back an Add that has failed. The next one binds its regions anew: those of the last plan may be gone.
+func (c *Call) whole(before mark, err *errs.Error) error {
 	if err == nil {
 		return nil
 	}
-	clear(c.specs[first:])
-	c.specs = c.specs[:first]
-	for n := len(c.runs); n > 0 && c.runs[n-1].first >= first; n-- {
+	clear(c.specs[before.specs:])
+	c.specs = c.specs[:before.specs]
+	for n := len(c.runs); n > 0 && c.runs[n-1].first >= before.specs; n-- {
 		c.runs[n-1] = run{}
 		c.runs = c.runs[:n-1]
 	}
+	clear(c.uses[before.uses:])
+	c.uses = c.uses[:before.uses]
+	freePlaces(c.lists[before.lists:])
+	c.lists = c.lists[:before.lists]
+	c.plan = nil
 	return err
 }
 
@@ -324,12 +334,19 @@ func (c *Call) tasksOf(i int) []dispatch.TaskSpec {
 	return c.specs[c.runs[i].first:end]
 }
 
-// sum adds up the tasks: their bytes, their earliest deadline, their classes, and whether one asks for durability. They
-// begin here: a fence of before has nothing to do with them.
+// sum adds up the tasks: their bytes, their earliest deadline, their classes, their peers and files, and whether one
+// asks for durability. They begin here: a fence of before has nothing to do with them.
 func (c *Call) sum() {
 	c.total, c.due, c.durable, c.classes = 0, clock.Never, false, 0
 	for i := range c.runs {
-		epoch, tasks := c.runs[i].to.begin(), c.tasksOf(i)
+		to, tasks := c.runs[i].to, c.tasksOf(i)
+		if to.file != nil {
+			c.useFile(to, tasks)
+		} else if to != c.told {
+			c.told = to
+			c.peers++
+		}
+		epoch := to.begin()
 		for k := range tasks {
 			s := &tasks[k]
 			s.Epoch = epoch

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/request"
@@ -164,27 +165,33 @@ type fileUse struct {
 	synced  bool
 }
 
-// touch notes that a task of the call moves bytes of a file.
-func (c *Call) touch(p *peer, t *Terms) *errs.Error {
-	op := t.Op
+// admits returns why the terms are not for a file.
+func (f *file) admits(p *peer, t *Terms) *errs.Error {
 	if t.Integrity != request.IntegrityNone {
 		return errs.New(errs.InvalidArgument, "submit",
 			"transfers of files carry no checksums, and integrity was asked for")
 	}
-	if op == transport.Write && p.file.readOnly {
-		return errs.New(errs.PermissionDenied, "submit", "%s was opened for reading only", p.file.path).
+	if t.Op == transport.Write && f.readOnly {
+		return errs.New(errs.PermissionDenied, "submit", "%s was opened for reading only", f.path).
 			WithPeer(p.identity.Address, "", "")
 	}
+	return nil
+}
+
+// useFile notes that tasks of the call move bytes of a file.
+func (c *Call) useFile(p *peer, tasks []dispatch.TaskSpec) {
 	i := slices.IndexFunc(c.files, func(u fileUse) bool { return u.peer == p })
 	if i < 0 {
 		i = len(c.files)
 		c.files = append(c.files, fileUse{peer: p})
 	}
-	if u := &c.files[i]; op == transport.Write {
-		u.written = true
-		u.sync = u.sync || max(p.file.durability, t.Durability) == request.DurabilityData
+	u := &c.files[i]
+	for k := range tasks {
+		if t := &tasks[k]; t.Op == transport.Write {
+			u.written = true
+			u.sync = u.sync || max(p.file.durability, t.Durability) == request.DurabilityData
+		}
 	}
-	return nil
 }
 
 // settle gives the files that are synced at the call's end their limit. It refuses durability for a call that writes no

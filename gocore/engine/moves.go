@@ -147,7 +147,7 @@ func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, leng
 		return nil
 	}
 	if p.file != nil {
-		if err := c.touch(p, t); err != nil {
+		if err := p.file.admits(p, t); err != nil {
 			return err
 		}
 	}
@@ -164,10 +164,6 @@ func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, leng
 	made, err := p.planFor(local, remote, t, policy)
 	if err != nil {
 		return err
-	}
-	if p.file == nil && p != c.told {
-		c.told = p
-		c.peers++
 	}
 	c.local, c.remote, c.plan, c.peer = local, remote, made, p
 	c.want.Set(t)

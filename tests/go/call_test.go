@@ -56,6 +56,64 @@ func TestAFailedAddLeavesTheCallAsItWas(t *testing.T) {
 	})
 }
 
+// A shape that failed binds the call to nothing: its peer is not told, its file is not held, and its regions may go.
+func TestAFailedAddBindsTheCallToNothing(t *testing.T) {
+	s := newStorage(t)
+	here, there, third := s.engine(t, nil), s.engine(t, nil), s.engine(t, nil)
+	own, other := newGuarded(t, 8192), memory(t, 8192)
+	fill(own.bytes, 1)
+	offer(t, here, own.bytes, "")
+	theirs := newGuarded(t, 8192)
+	offer(t, there, theirs.bytes, "kv")
+	offer(t, third, memory(t, 8192), "kv")
+	kv := engine.Remote{Segment: segment(t, here, there, "kv")}
+	file := openFile(t, here, "/kv.bin", engine.FileOptions{Create: true, Size: 8192,
+		Durability: request.DurabilityData})
+	for name, to := range map[string]engine.SegmentID{"peer": segment(t, here, third, "kv"), "file": file,
+		"same": kv.Segment} {
+		mine := offer(t, here, other, "")
+		c, err := here.Begin(engine.Terms{Op: transport.Write})
+		require.NoError(t, err)
+		require.NoError(t, c.AddRange(address(own.bytes), kv, 64), name)
+		bad := &engine.Ranges{Local: address(other), LocalSize: 8192, Remote: engine.Remote{Segment: to},
+			RemoteSize: 8192, N: 2, LocalOffsets: engine.IndexesOf([]int64{0, 8000}),
+			RemoteOffsets: engine.IndexesOf([]int64{0, 0}), Bytes: engine.IndexesOf([]int64{64, 512})}
+		require.ErrorContains(t, c.AddRanges(bad), "range [1]", name)
+		require.NoError(t, c.AddRange(address(own.bytes)+64, engine.Remote{Segment: kv.Segment, Offset: 64}, 64), name)
+		require.NoError(t, here.CloseRegion(t.Context(), mine))
+		if to != kv.Segment {
+			require.NoError(t, here.CloseSegment(to))
+		}
+		id, err := c.Commit(&engine.Note{Name: []byte(name)})
+		require.NoError(t, err, name)
+		sum := ended(t, here, id)
+		require.Equal(t, dispatch.Completed, sum.State, name)
+		require.Equal(t, 2, sum.Tasks)
+		same(t, theirs.bytes[:128], 1, 0)
+		theirs.check(t)
+	}
+}
+
+// A file is synced for the shapes that follow one that has failed.
+func TestAFileIsSyncedAlthoughItsFirstShapeFailed(t *testing.T) {
+	s := newStorage(t)
+	e := s.engine(t, nil)
+	own := memory(t, 8192)
+	offer(t, e, own, "")
+	file := openFile(t, e, "/kv.bin", engine.FileOptions{Create: true, Size: 8192})
+	c, err := e.Begin(engine.Terms{Op: transport.Write, Durability: request.DurabilityData})
+	require.NoError(t, err)
+	bad := &engine.Ranges{Local: address(own), LocalSize: 8192, Remote: engine.Remote{Segment: file},
+		RemoteSize: 8192, N: 2, LocalOffsets: engine.IndexesOf([]int64{0, 8000}),
+		RemoteOffsets: engine.IndexesOf([]int64{0, 0}), Bytes: engine.IndexesOf([]int64{64, 512})}
+	require.ErrorContains(t, c.AddRanges(bad), "range [1]")
+	require.NoError(t, c.AddRange(address(own), engine.Remote{Segment: file}, 8192))
+	id, err := c.Commit(nil)
+	require.NoError(t, err)
+	require.Equal(t, dispatch.Completed, ended(t, e, id).State)
+	require.Equal(t, 1, s.network.Disk().Synced())
+}
+
 func TestACallWithoutShapesIsRefused(t *testing.T) {
 	e := worlds()[0].open(t, nil)
 	c, err := e.Begin(engine.Terms{})
