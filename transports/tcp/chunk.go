@@ -14,9 +14,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A protected lane cuts each direction of its stream, behind PROOF and CHALLENGE, into chunks, without regard to frames.
-// That is STREAM (Hoang, Reyhanitabar, Rogaway and Vizár, 2015), without the mark of the last chunk: the end of a lane
-// promises nothing.
+// A protected lane cuts each direction of its stream, behind PROOF and CHALLENGE, into chunks, not by frames. That is
+// STREAM (Hoang, Reyhanitabar, Rogaway and Vizár, 2015), without the mark of the last chunk: the end of a lane promises
+// nothing.
 //
 //	number of bytes  uint32, 1 to chunkMost
 //	bytes            as they are (sign), or encrypted
