@@ -57,9 +57,10 @@ type (
 		Unshared(LocalKey) error
 	}
 
-	// Notifier carries small messages to a peer, each acknowledged by the peer's Sink.Notified. done is called once,
-	// from any goroutine, with nil when the peer has taken the message. A message that fails may be sent again by
-	// another way; messages carry their own sequence, so a duplicate does no harm.
+	// Notifier carries small messages to a peer, each acknowledged by the peer's Sink.Notified. A message that Notify
+	// takes has one call of done, from any goroutine, also before Notify returns: nil when the peer has taken it. One
+	// that Notify refuses, by false, has none, also where the rail breaks meanwhile. A message that was refused or
+	// failed may be sent again by another way; messages carry their own sequence, so a duplicate does no harm.
 	Notifier interface {
 		Notify(link Link, message []byte, done func(*errs.Error)) bool
 	}

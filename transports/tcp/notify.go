@@ -48,16 +48,23 @@ func (t *Transport) Notify(n transport.Link, message []byte, done func(*errs.Err
 		limit: now.Add(noteLimit)}
 	l.mu.Unlock()
 	if !lane.postMessage(number, message) {
-		l.mu.Lock()
-		delete(l.notes, number)
-		l.mu.Unlock()
-		return false
+		return l.answered(number)
 	}
 	lane.pump(submitBudget)
 	if lane.isDown() {
 		l.kick() // it may have been taken down before it knew of the note
 	}
 	return true
+}
+
+// answered takes back a note that no lane has. It reports whether the note had its answer before: a rail that goes down
+// meanwhile ends all notes of its lanes, also those at which Notify is still at work.
+func (l *link) answered(number uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, open := l.notes[number]
+	delete(l.notes, number)
+	return !open
 }
 
 func (l *link) firstLane() (first *initiatorLane) {

@@ -55,6 +55,7 @@ var mutants = map[string]string{
 	"blames who asked":                "MemoryThatIsNotHereLeavesTheRestUsable",
 	"blames the rail":                 "AccessOutsideARegionIsRefusedAndTheRailLivesOn",
 	"acknowledges before the peer":    "NotificationsWaitForRoom",
+	"refuses what it sends":           "NotificationsArriveOnceAndAreAcknowledged",
 	"allocates":                       "SubmitToCompletionAllocatesNothing",
 	"waits in Attach":                 "AttachReturnsAtOnceAndSaysThatNobodyIsThere",
 	"begins with the first piece":     "PiecesArriveWhereTheyBelong",
@@ -446,5 +447,5 @@ func (m *mutant) Notify(l transport.Link, message []byte, done func(*errs.Error)
 		done(nil)
 		done = func(*errs.Error) {}
 	}
-	return m.Notifier.Notify(l, message, done)
+	return m.Notifier.Notify(l, message, done) && m.name != "refuses what it sends"
 }

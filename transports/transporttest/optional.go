@@ -191,18 +191,56 @@ func testNotify(t *testing.T, h Harness) {
 	messages = append(messages, strings.Repeat("long", 16<<10)) // 64 KiB, the longest that users may send
 	(&pair{w: p.w, a: p.b, b: p.a, c: back}).notifyAll(t, messages[:10])
 	p.notifyAll(t, messages)
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	got := map[string]int{}
-	for _, n := range p.b.notes {
-		require.Equal(t, p.a.Peer.Address, n.from)
-		got[n.message]++
+	p.w.locked(func() {
+		got := map[string]int{}
+		for _, n := range p.b.notes {
+			require.Equal(t, p.a.Peer.Address, n.from)
+			got[n.message]++
+		}
+		for i, m := range messages {
+			require.Equal(t, 1, got[m], "notification %d", i)
+		}
+		require.Len(t, p.b.notes, len(messages))
+		require.Len(t, p.a.notes, 10)
+	})
+	if h.CutRail != nil {
+		p.notifyUnderCuts(t)
 	}
-	for i, m := range messages {
-		require.Equal(t, 1, got[m], "notification %d", i)
+}
+
+// notifyUnderCuts notifies while rails break. A notification that was taken has one answer, one that was refused none.
+func (p *pair) notifyUnderCuts(t *testing.T) {
+	notifier := must[transport.Notifier](p.a.Transport)
+	due := 0 // answers
+	notify := func() {
+		p.w.locked(func() { due++ })
+		answers, answersMax := 0, 1
+		taken := notifier.Notify(p.c.Link, []byte("news"), func(*errs.Error) {
+			p.w.locked(func() {
+				due--
+				if answers++; answers > answersMax {
+					p.w.complain("done of a notification was called %d times, %d is right", answers, answersMax)
+				}
+			})
+		})
+		p.w.locked(func() {
+			if taken {
+				return
+			}
+			due--
+			if answersMax = 0; answers > 0 {
+				p.w.complain("done of a notification that was refused")
+			}
+		})
 	}
-	require.Len(t, p.b.notes, len(messages))
-	require.Len(t, p.a.notes, 10)
+	for range 6 {
+		rail := p.c.Rail(t)
+		p.meanwhile(2, notify, func() {
+			p.w.h.CutRail(t, p.a, rail)
+			p.comesBack(t, rail)
+		})
+	}
+	p.w.Await(t, "the answers to notifications", func() bool { return due <= 0 })
 }
 
 func testNotifyRoom(t *testing.T, h Harness) {
