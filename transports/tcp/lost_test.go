@@ -66,7 +66,7 @@ func TestAReadWhoseBytesGoWhileTheyAreSentIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			memory := mapping(t, 3<<20)
 			source := bytes.Clone(memory)
-			a := newAsker(t, memory)
+			a := newAsker(t, Settings{}, memory)
 			a.ask(0, length)
 			require.True(t, a.lane.wantOut.Load(), "its socket took it all")
 			takeAway(t, memory)

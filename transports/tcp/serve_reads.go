@@ -34,7 +34,7 @@ type readJob struct {
 type readQueue struct {
 	byClass kit.ClassQueue[readJob]
 	free    kit.List[readJob] // used again, so that a READ allocates nothing
-	bytes   uint64
+	bytes   uint64            // that have not been gathered: a peer counts a READ's bytes one by one, too
 }
 
 func (q *readQueue) push(class int, j readJob) {
@@ -49,7 +49,7 @@ func (q *readQueue) push(class int, j readJob) {
 
 func (q *readQueue) pop(class int, j *readJob) {
 	q.byClass.Leave(class, &j.place)
-	q.bytes -= uint64(j.length)
+	q.bytes -= uint64(j.length - j.sent)
 	q.free.PushFront(j, &j.place)
 }
 
@@ -127,6 +127,7 @@ func (l *responderLane) gatherData(x *transmitter) {
 			x.slices++
 			x.addPayload(addr+uintptr(j.sent), size)
 			bytes += size
+			q.bytes -= uint64(size)
 			if j.sent += uint32(size); j.sent == j.length {
 				q.pop(c, j)
 			}

@@ -2,8 +2,10 @@ package tcp
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -22,8 +24,8 @@ type asker struct {
 }
 
 // newAsker makes a responder with a region and a lane; its socket holds next to nothing.
-func newAsker(t *testing.T, memory []byte) *asker {
-	tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
+func newAsker(t *testing.T, s Settings, memory []byte) *asker {
+	tr := newTestEndpoint(t, s).tr.(*Transport)
 	key, _, err := tr.Register(context.Background(), regionOf(memory))
 	require.NoError(t, err)
 	stopWorkers(t, tr) // for good: the test has the responder's turns
@@ -76,6 +78,29 @@ func (a *asker) read() (frames [][]part) {
 	return a.frames()
 }
 
+// next takes one frame, and leaves those behind it to the responder.
+func (a *asker) next() []part {
+	a.take(headerBytes)
+	h := getHeader(a.got)
+	a.take(headerBytes + int(h.count)*recordBytes + int(h.length) + headerBytes)
+	return a.frames()[0]
+}
+
+// take reads on until got has n bytes.
+func (a *asker) take(n int) {
+	for b := make([]byte, n); len(a.got) < n; {
+		k, err := unix.Read(a.fd, b[:n-len(a.got)])
+		if err == unix.EAGAIN {
+			a.lane.dirty.Store(true)
+			a.lane.pump(workerBudget)
+			continue
+		}
+		require.NoError(a, err)
+		require.Positive(a, k)
+		a.got = append(a.got, b[:k]...)
+	}
+}
+
 func (a *asker) frames() (frames [][]part) {
 	for len(a.got) > 0 {
 		h := getHeader(a.got)
@@ -108,7 +133,7 @@ func patternAt(i uint64) byte { return byte(i*31 + i>>12) }
 // in order of classes.
 func TestAResponderServesReadsByClass(t *testing.T) {
 	const kib = 1 << 10
-	a := newAsker(t, mapping(t, 9<<20))
+	a := newAsker(t, Settings{}, mapping(t, 9<<20))
 	a.ask(2, 1<<20)
 	a.ask(1, 300*kib)
 	a.ask(0, 64*kib)
@@ -129,6 +154,41 @@ func TestAResponderServesReadsByClass(t *testing.T) {
 	a.ask(1, 257*kib)
 	a.ask(0, kib)
 	require.Equal(t, [][]part{{{7, 0, 256 * kib}}, {{8, 0, kib}}, {{7, 256 * kib, kib}}}, a.read())
+}
+
+// An initiator asks for more as soon as a part of a READ has come. It keeps to the credit then, too.
+func TestAPeerMayAskForAsMuchAsItHasReceived(t *testing.T) {
+	const credit, asks = 512 << 10, 12
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	a := newAsker(t, Settings{CreditBytes: credit, SliceBytes: credit}, mapping(t, (asks+2)<<20))
+	due := 0
+	for range asks {
+		n := credit - due
+		if r.IntN(4) == 0 {
+			n = 1 + r.IntN(n)
+		}
+		a.ask(r.Uint32N(classCount), uint32(n))
+		for due += n; due == credit || r.IntN(3) == 0 && due > 0; {
+			for _, p := range a.next() {
+				due -= int(p.length)
+			}
+		}
+	}
+	a.read()
+	a.ask(0, credit) // one frame is under way, and the rest of it is refused
+	a.lane.mu.Lock()
+	refused := a.lane.reads.refuse(a.seq)
+	a.lane.mu.Unlock()
+	require.True(t, refused)
+	a.next()
+	a.take(headerBytes)
+	require.Equal(t, kindNack, getHeader(a.got).kind)
+	a.lane.mu.Lock()
+	left := a.lane.reads.bytes
+	a.lane.mu.Unlock()
+	require.Zero(t, left)
 }
 
 func TestSmallSlicesOfHighHaveALaneOfTheirOwnInBothDirections(t *testing.T) {
