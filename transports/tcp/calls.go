@@ -38,9 +38,15 @@ func (l *link) callPeer(message []byte, then func(r *kit.Reader, owner transport
 	l.calling = l.t.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
-		answer, err := l.t.host.Call(ctx, l.peer, message)
+		answer, err := l.t.ask(ctx, l.peer, message)
 		l.runOnLink(func(now clock.Time) { l.callEnded(answer, err, then, now) })
 	})
+}
+
+// ask is Host.Call, of which somebody waits for the end.
+func (t *Transport) ask(ctx context.Context, peer transport.Peer, message []byte) (answer []byte, err error) {
+	defer t.caught("tcp.call", &err)
+	return t.host.Call(ctx, peer, message)
 }
 
 func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, transport.ID, clock.Time) error,

@@ -101,6 +101,7 @@ func (d *dial) bringUp() (err error) {
 			d.fds = nil
 		}
 	}()
+	defer d.t.caught("tcp.dial", &err) // the rail waits for the end of this try
 	switch {
 	case !d.proved:
 		if err := d.connect(); err != nil {
@@ -238,7 +239,10 @@ func (l *link) dialEnded(r *rail, d *dial, err error, now clock.Time) {
 			WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(l.peer.Address, Name, r.name()), now)
 	}
 	if err == nil {
-		err = l.railUp(r, d, now)
+		if err = l.railUp(r, d, now); err != nil {
+			l.railDown(r, errs.Wrap(errs.Internal, "tcp.dial", err).WithScope(errs.ScopeRail, errs.SideLocal).
+				WithPeer(l.peer.Address, Name, r.name()), now)
+		}
 	}
 	r.lastErr = err
 	if err == nil {
@@ -266,16 +270,15 @@ func (l *link) dialError() *errs.Error {
 	return nil
 }
 
-// railUp makes lanes of a dial's sockets and reports the rail to the core.
-func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
+// railUp makes lanes of a dial's sockets and reports the rail to the core. A rail with an error has to go down.
+func (l *link) railUp(r *rail, d *dial, now clock.Time) (err error) {
+	defer l.t.caught("tcp.dial", &err)
 	r.generation++
 	r.since, r.trip = now, d.trip
 	set := &laneSet{rail: r, generation: r.generation, owner: d.peer, trip: d.trip}
-	failed := l.join(set, d)
 	r.set = set
-	if failed != nil {
-		l.railDown(r, errs.Wrap(errs.Internal, "tcp.dial", failed), now)
-		return failed
+	if err := l.join(set, d); err != nil {
+		return err
 	}
 	r.live.Store(set)
 	l.advance(linkRailUp)

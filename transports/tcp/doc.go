@@ -66,6 +66,9 @@
 // belongs to their link's goroutine (link.go). A worker that finds readMu taken notes that it was there and leaves; the
 // holder arms epoll again when it lets go.
 //
+// A panic ends the turn in which it came, and the locks of that turn are let go. It breaks the lane, makes a dial or a
+// call fail, or breaks all lanes of a link, and is the cause that the core hears.
+//
 // # Shutdown
 //
 // Close: nothing new is accepted; every link is left (lanes closed, the peer asked about WRITEs in doubt for at most

@@ -244,6 +244,7 @@ func (l *initiatorLane) landed(i int) {
 func (l *initiatorLane) servedCame(w *worker) {
 	o := &l.out
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, seq := range l.served {
 		e := o.sent(seq)
 		if e == nil {
@@ -255,7 +256,6 @@ func (l *initiatorLane) servedCame(w *worker) {
 		}
 	}
 	l.served = l.served[:0]
-	l.mu.Unlock()
 	l.room(w)
 }
 

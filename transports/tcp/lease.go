@@ -67,7 +67,7 @@ func (l *responderLane) unwanted(a *attachment) (void []record, err error) {
 	defer cancel()
 	message := append([]byte{a.spoken, callWanted}, a.id[:]...)
 	message = binary.LittleEndian.AppendUint64(message, l.id)
-	answer, err := l.t.host.Call(ctx, a.peer, message)
+	answer, err := l.t.ask(ctx, a.peer, message)
 	if err != nil {
 		return nil, err
 	}

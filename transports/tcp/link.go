@@ -124,7 +124,7 @@ func (l *link) attachment() attachmentID {
 	return l.key
 }
 
-// run looks around until nobody has kicked meanwhile. After Detach it ends for good, as it does after a panic.
+// run looks around until nobody has kicked meanwhile. After Detach it ends for good, as it then does after a panic.
 func (l *link) run() {
 	over := true
 	defer func() {
@@ -137,7 +137,7 @@ func (l *link) run() {
 	for {
 		kicks := l.kicks.Load()
 		now := clock.Now()
-		due, ended := l.step(now)
+		due, ended := l.guardedStep(now)
 		if ended && l.tryOver() {
 			return
 		}
@@ -153,6 +153,33 @@ func (l *link) run() {
 	}
 }
 
+// guardedStep is step. A link that panics goes on, at the slowest pace.
+func (l *link) guardedStep(now clock.Time) (due clock.Time, ended bool) {
+	due = now.Add(pauseMax)
+	defer l.guard()
+	return l.step(now)
+}
+
+// guard breaks all lanes of a link that panicked, so that rails and slices have an end, with the panic as its cause. A
+// link that was detached ends for good, as run says.
+func (l *link) guard() {
+	p := recover()
+	switch {
+	case p == nil:
+	case l.left.Load():
+		panic(p)
+	default:
+		cause := l.t.panicked("tcp.link", p).WithPeer(l.peer.Address, Name, "")
+		l.eachLane(func(lane *initiatorLane) { lane.broke(cause) })
+	}
+}
+
+// perform makes a call that runOnLink took. One that panics is no reason to forget those behind it.
+func (l *link) perform(f func(now clock.Time), now clock.Time) {
+	defer l.guard()
+	f(now)
+}
+
 // step does the work that is due and returns the time of the next.
 func (l *link) step(now clock.Time) (due clock.Time, ended bool) {
 	l.mu.Lock()
@@ -160,7 +187,7 @@ func (l *link) step(now clock.Time) (due clock.Time, ended bool) {
 	l.todo = nil
 	l.mu.Unlock()
 	for _, f := range todo {
-		f(now)
+		l.perform(f, now)
 	}
 	l.checkRails(now)
 	if l.left.Load() {

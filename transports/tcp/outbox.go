@@ -130,8 +130,8 @@ func (o *outbox) dropWaiting(seq uint64) *transport.Slice {
 func (l *initiatorLane) acked(w *worker, seq uint64) *errs.Error {
 	o := &l.out
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if seq >= o.next {
-		l.mu.Unlock()
 		return l.protocolError("acknowledgement of %d, sent up to %d", seq, o.next-1)
 	}
 	for s := max(o.acked+1, o.head); s <= seq; s++ {
@@ -152,7 +152,6 @@ func (l *initiatorLane) acked(w *worker, seq uint64) *errs.Error {
 	for o.head < o.next && o.at(o.head).done {
 		o.head++
 	}
-	l.mu.Unlock()
 	l.room(w)
 	return nil
 }
@@ -161,9 +160,9 @@ func (l *initiatorLane) acked(w *worker, seq uint64) *errs.Error {
 func (l *initiatorLane) verdict(w *worker, seq uint64, verdict uint32) {
 	o := &l.out
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	e := o.sent(seq)
 	if e == nil {
-		l.mu.Unlock()
 		return
 	}
 	if e.op == transport.Read {
@@ -175,7 +174,6 @@ func (l *initiatorLane) verdict(w *worker, seq uint64, verdict uint32) {
 	slice := o.detachSlice(e)
 	err := l.verdictError(e, verdict)
 	o.retire(e)
-	l.mu.Unlock()
 	if slice != nil {
 		w.completeAs(slice, err)
 	}

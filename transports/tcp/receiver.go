@@ -72,14 +72,15 @@ func (x *receiver) free() { x.readBuffers, x.body, x.r, x.w = nil, nil, 0, 0 }
 
 // drain receives and handles the bytes that the socket holds, up to budget. It returns their number, and false when the
 // lane cannot go on. The caller holds readMu.
-func (c *conn) drain(w *worker, budget int) (int, bool) {
+func (c *conn) drain(w *worker, budget int) (n int, open bool) {
 	x := &c.rx
 	if c.fd < 0 { // an event that was on its way when the lane was closed
 		return 0, false
 	}
 	x.worker = w
+	defer c.guard("tcp.receive")
 	defer x.giveBack()
-	n, open := c.receiveUpTo(budget)
+	n, open = c.receiveUpTo(budget)
 	c.setWakeAt(n)
 	return n, open
 }

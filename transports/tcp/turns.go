@@ -37,14 +37,14 @@ func (t *Transport) watchBulk(op int) error {
 // stop descriptor becomes readable.
 func (t *Transport) work() {
 	defer t.workers.Done()
-	defer t.guard()
 	w := t.newWorker()
 	for !t.round(w, -1) {
 	}
 }
 
-// round waits for events and serves them. It returns true when the worker is to end.
+// round waits for events and serves them. It returns true when the worker is to end, which a panic is no reason for.
 func (t *Transport) round(w *worker, timeout int) (stop bool) {
+	defer t.guard()
 	n, err := unix.EpollWait(t.epfd, w.event[:], timeout)
 	if err == unix.EINTR {
 		return false

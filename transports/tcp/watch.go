@@ -31,6 +31,7 @@ type watch struct {
 	socket *os.File // nil before the first end
 	ends   map[netip.Addr]*end
 	links  map[int]bool // every interface: does it run
+	stale  bool         // the last look at them failed: the next news bring another
 }
 
 // end is one of our addresses.
@@ -44,7 +45,7 @@ const watchGroups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV
 
 // watchEnds starts to watch these ends.
 func (t *Transport) watchEnds(addresses []netip.Addr) error {
-	t.watch.t, t.watch.ends = t, map[netip.Addr]*end{}
+	t.watch.t, t.watch.ends, t.watch.links = t, map[netip.Addr]*end{}, map[int]bool{}
 	for _, a := range addresses {
 		if err := t.watch.begin(a); err != nil {
 			return err
@@ -111,21 +112,14 @@ func (w *watch) run(socket *os.File) {
 	b := make([]byte, 64<<10)
 	for {
 		n, err := socket.Read(b)
-		w.mu.Lock()
-		switch {
-		case errors.Is(err, unix.ENOBUFS): // more news than the socket holds
-			w.read()
-		case err != nil:
-			w.mu.Unlock()
+		missed := errors.Is(err, unix.ENOBUFS) // more news than the socket holds
+		if err != nil && !missed {
 			if !errors.Is(err, os.ErrClosed) {
 				w.t.host.Log().Error("tcp: no news about interfaces any more", "error", err)
 			}
 			return
-		default:
-			w.apply(b[:n])
 		}
-		changed := w.changes()
-		w.mu.Unlock()
+		changed := w.learn(b[:max(n, 0)], missed)
 		w.t.places.forgetPlaces() // before rails are dialled again because of the news
 		for _, c := range changed {
 			w.t.endChanged(c.address, c.cause)
@@ -133,10 +127,22 @@ func (w *watch) run(socket *os.File) {
 	}
 }
 
+// learn enters news, or looks itself where some were missed. It lists the ends that are in another state now.
+func (w *watch) learn(news []byte, missed bool) []endChange {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if missed || w.stale {
+		w.read()
+	} else {
+		w.apply(news)
+	}
+	return w.changes()
+}
+
 // read takes the state of interfaces and addresses as it is now. Holds w.mu, as changes does, which compares.
 func (w *watch) read() {
 	interfaces, err := net.Interfaces()
-	if err != nil {
+	if w.stale = err != nil; w.stale {
 		w.t.host.Log().Warn("tcp: interfaces cannot be read", "error", err)
 		return
 	}

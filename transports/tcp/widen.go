@@ -80,7 +80,8 @@ func (l *link) widenEnded(r *rail, set *laneSet, d *dial, err error, now clock.T
 		}
 	default:
 		if err := l.join(set, d); err != nil {
-			l.railDown(r, errs.Wrap(errs.Internal, "tcp.dial", err), now)
+			l.railDown(r, errs.Wrap(errs.Internal, "tcp.dial", err).WithScope(errs.ScopeRail, errs.SideLocal).
+				WithPeer(l.peer.Address, Name, r.name()), now)
 		}
 	}
 }

@@ -64,10 +64,10 @@ func (w *worker) ready(set *laneSet) { w.rails = append(w.rails, set.id()) }
 // flush hands the notes to the core. No lock that Submit, Withdraw, Fence or Poll needs may be held: the core may call
 // them.
 func (w *worker) flush() {
-	if len(w.ended) > 0 {
-		w.t.sink.Complete(w.ended)
-		clear(w.ended)
-		w.ended = w.ended[:0]
+	if ended := w.ended; len(ended) > 0 {
+		w.ended = ended[:0] // no panic of the core's makes the next turn report them again
+		w.t.sink.Complete(ended)
+		clear(ended)
 	}
 	for _, r := range w.rails {
 		w.t.sink.Ready(r)
@@ -112,10 +112,31 @@ func (t *Transport) spawn(f func()) bool {
 	return true
 }
 
-// guard ends a goroutine that panicked instead of the process it is a guest of.
+// guard ends a goroutine, or one turn of it, that panicked instead of the process it is a guest of.
 func (t *Transport) guard() {
 	if p := recover(); p != nil {
-		t.host.Log().Error("tcp: internal error", "panic", p, "stack", string(debug.Stack()))
+		t.panicked("tcp", p)
+	}
+}
+
+// caught makes a panic the error of a call, which others wait for.
+func (t *Transport) caught(op string, err *error) {
+	if p := recover(); p != nil {
+		*err = t.panicked(op, p)
+	}
+}
+
+// panicked logs a panic and returns it as an error.
+func (t *Transport) panicked(op string, p any) *errs.Error {
+	t.host.Log().Error("tcp: internal error", "panic", p, "stack", string(debug.Stack()))
+	return errs.New(errs.Internal, op, "panic: %v", p).WithScope(errs.ScopeRail, errs.SideLocal)
+}
+
+// guard ends a lane of which a reader or writer panicked, and neither the goroutine nor the lock by which it has its
+// turn. So the lane's slices have an end, with the panic as its cause.
+func (c *conn) guard(op string) {
+	if p := recover(); p != nil {
+		c.broke(c.t.panicked(op, p).WithPeer(c.lane.peerName(), Name, c.lane.railName()))
 	}
 }
 
@@ -146,7 +167,20 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 		}
 		return
 	}
+	open := t.read(w, c, alone)
+	w.closeDropped()
+	if open {
+		c.arm()
+	}
+}
+
+// read is a worker's turn at the read side of a connection. It reports false when the lane cannot go on.
+func (t *Transport) read(w *worker, c *conn, alone bool) (open bool) {
+	defer c.guard("tcp.work")
 	c.holdReading(true)
+	defer c.letGo()
+	defer c.holdReading(false)
+	_, initiates := c.lane.(*initiatorLane)
 	open, bulk := true, false
 	for turns := 0; open && turns < 64; turns++ {
 		var n int
@@ -163,12 +197,7 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 			t.urgent(w)
 		}
 	}
-	c.holdReading(false)
-	c.letGo()
-	w.closeDropped()
-	if open {
-		c.arm()
-	}
+	return open
 }
 
 // spin waits a little for more bytes on a connection that is dry (adaptive spinning). Sleeping and being woken takes 40

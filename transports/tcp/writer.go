@@ -63,7 +63,6 @@ func (x *transmitter) advance(n int) {
 func (c *conn) pump(budget int) {
 	for c.dirty.Load() && c.writeMu.TryLock() {
 		blocked, errno := c.write(budget)
-		c.writeMu.Unlock()
 		if errno != 0 {
 			c.broke(c.socketError("tcp.send", errno))
 			return
@@ -76,8 +75,10 @@ func (c *conn) pump(budget int) {
 	}
 }
 
-// write returns blocked when there is more to write that an EPOLLOUT or a Poll must go on with. Holds writeMu.
+// write returns blocked when there is more to write that an EPOLLOUT or a Poll must go on with. It lets writeMu go.
 func (c *conn) write(budget int) (blocked bool, errno unix.Errno) {
+	defer c.guard("tcp.send")
+	defer c.writeMu.Unlock()
 	x := &c.tx
 	if c.wantOut.Load() { // it writes now: an EPOLLOUT would wake a worker for nothing
 		c.wantOut.Store(false)
@@ -125,17 +126,22 @@ func (c *conn) nextVector() bool {
 	x := &c.tx
 	x.takeBuffers()
 	x.reset()
+	c.fill(x)
+	if x.checked {
+		c.seal()
+	}
+	return x.left > 0
+}
+
+// fill gathers the next vector of a lane that is live.
+func (c *conn) fill(x *transmitter) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.life.state().live() {
 		if c.lane.gather(x); len(x.ctl) > 0 {
 			x.setVector(0, x.ctl)
 		}
 	}
-	c.mu.Unlock()
-	if x.checked {
-		c.seal()
-	}
-	return x.left > 0
 }
 
 func (x *transmitter) setHead(h header, head []byte) {
