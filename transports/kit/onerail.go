@@ -61,7 +61,8 @@ type OneRail struct {
 
 	met        bool // a greeting was answered
 	generation uint32
-	told       bool // LinkDown was told
+	told       bool // LinkDown was told of a silence
+	buried     bool // and of the end
 }
 
 // Start starts the goroutine, once, when Number is known. running counts it; the transport is open.
@@ -219,7 +220,6 @@ func (l *OneRail) fail(cause *errs.Error) {
 	final := cause.Permanent() && cause.Code != errs.Timeout && cause.Code != errs.TooManyRequests
 	switch {
 	case (final || cause.EndsPeer()) && l.gone.CompareAndSwap(nil, cause):
-		l.told = false
 		l.tell()
 	case !l.told:
 		l.told = true
@@ -235,12 +235,13 @@ func (l *OneRail) Die(cause *errs.Error) {
 	}
 }
 
-// tell completes the slices that a dead link has left and reports to the core, once.
+// tell completes the slices that a dead link has left and reports to the core, once. A silence that was reported before
+// is another thing: the core goes on to wait for the peer.
 func (l *OneRail) tell() {
 	cause := l.gone.Load()
 	l.of.Abandon(cause)
-	if !l.told {
-		l.told = true
+	if !l.buried {
+		l.buried = true
 		l.sink.LinkDown(l.Number, cause)
 	}
 }

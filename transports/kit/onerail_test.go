@@ -20,6 +20,7 @@ type course struct {
 	greets []*errs.Error // the answers to greetings, in their order; nil without more
 	ticks  []*errs.Error
 	events []string
+	silent func()        // called when a silence is reported, nil: nothing
 	ended  chan struct{} // closed when the peer is known to have ended
 }
 
@@ -49,8 +50,11 @@ func (c *course) RailDown(r transport.Rail, err *errs.Error) {
 	c.add("down %d %v", r.Generation, err.Code)
 }
 func (c *course) LinkDown(_ transport.Link, err *errs.Error) {
-	if c.add("link down %v", err.Code); err.EndsPeer() {
+	switch c.add("link down %v", err.Code); {
+	case err.EndsPeer():
 		close(c.ended)
+	case c.silent != nil:
+		c.silent()
 	}
 }
 
@@ -71,6 +75,32 @@ func TestAPeerOutOfReachIsGreetedAgain(t *testing.T) {
 		running.Wait()
 		require.Equal(t, []string{"up 1", "down 1 TIMEOUT", "abandon LOST true", "link down TIMEOUT", "up 2",
 			"down 2 TIMEOUT", "abandon LOST true", "abandon PEER_UNREACHABLE false", "link down PEER_UNREACHABLE",
+			"abandon LOST false", "end"}, c.events)
+	})
+}
+
+// The silence of a peer was reported. Its goodbye, or the news that its process has ended, comes by Die and is reported
+// as well, once.
+func TestTheEndOfASilentPeerIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := errs.New(errs.Timeout, "test", "no answer").WithScope(errs.ScopeLink, errs.SideUnknown)
+		ended := errs.New(errs.PeerUnreachable, "test", "goodbye").WithScope(errs.ScopeLink, errs.SideRemote)
+		c := &course{greets: []*errs.Error{nil, silent}, ticks: []*errs.Error{silent}, ended: make(chan struct{})}
+		var running sync.WaitGroup
+		l := &OneRail{Every: time.Second}
+		c.silent = func() { l.Die(ended) }
+		l.Start("test", c, &running, transport.Peer{}, c)
+		select {
+		case <-c.ended:
+		case <-time.After(10 * greetMax):
+			t.Error("the core waits for a peer that has ended")
+		}
+		l.Kick()
+		synctest.Wait()
+		l.Leave()
+		running.Wait()
+		require.Equal(t, []string{"up 1", "down 1 TIMEOUT", "abandon LOST true", "link down TIMEOUT",
+			"abandon PEER_UNREACHABLE false", "link down PEER_UNREACHABLE", "abandon PEER_UNREACHABLE false",
 			"abandon LOST false", "end"}, c.events)
 	})
 }
