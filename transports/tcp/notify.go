@@ -95,6 +95,7 @@ func (l *initiatorLane) expectLocked() {
 	l.dirty.Store(true)
 }
 
+// answeredOne notes that an answer came, or is not awaited any more: a lane that awaits one is busy.
 func (l *initiatorLane) answeredOne() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,6 +140,9 @@ func (l *link) answerNotes(now clock.Time) clock.Time {
 			continue
 		case now >= n.limit:
 			delete(l.notes, number)
+			if n.due == clock.Never {
+				n.lane.answeredOne()
+			}
 			failed = append(failed, func() {
 				n.done(errs.New(errs.Timeout, "tcp.notify", "peer's notification queue stays full").
 					WithScope(errs.ScopeSlice, errs.SideRemote))
@@ -160,6 +164,7 @@ func (l *link) answerNotes(now clock.Time) clock.Time {
 	for cookie, p := range l.pings {
 		if now >= p.expire || p.lane.isDown() {
 			delete(l.pings, cookie)
+			p.lane.answeredOne() // a late answer finds no ping
 			failed = append(failed, func() { p.done(0, l.lost("tcp.probe")) })
 			continue
 		}

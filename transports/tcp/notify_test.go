@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
@@ -34,4 +35,45 @@ func TestANotificationWhoseLaneBreaksMeanwhileHasOneAnswer(t *testing.T) {
 	require.True(t, <-taken, "it was answered, and so was taken")
 	require.EqualValues(t, 1, answers.Load())
 	lane.wentDown()
+}
+
+// Answers come after the limits of their questions. A lane that awaits nothing rests, and an alternate can go.
+func TestALateAnswerLeavesNoLaneBusy(t *testing.T) {
+	near, far := neighbours(t, 1<<20)
+	l := near.tr.(*Transport).links.Lookup(near.link)
+	lane := l.firstLane()
+	probe := func() *errs.Error {
+		done := make(chan *errs.Error, 1)
+		near.tr.(*Transport).Probe(near.rails[0].Rail, func(_ clock.Time, err *errs.Error) { done <- err })
+		return <-done
+	}
+	thaw := freeze(far.tr.(*Transport), isResponder)
+	require.NotNil(t, probe(), "the peer does not answer in time")
+	noted := make(chan *errs.Error, 1)
+	require.True(t, near.tr.(*Transport).Notify(near.link, []byte("x"), func(err *errs.Error) { noted <- err }))
+	l.mu.Lock()
+	for _, n := range l.notes {
+		n.limit = 0
+	}
+	l.mu.Unlock()
+	l.kick()
+	require.Equal(t, errs.Timeout, (<-noted).Code)
+
+	lane.writeMu.Lock() // a ping that finds no room does not leave
+	lane.mu.Lock()
+	waiting := lane.ctl
+	lane.ctl = make([]byte, ctlMax)
+	lane.mu.Unlock()
+	require.NotNil(t, probe())
+	lane.mu.Lock()
+	lane.ctl = waiting
+	lane.mu.Unlock()
+	lane.writeMu.Unlock()
+
+	for thaw(); probe() != nil; { // the late answers come before that to this one
+	}
+	lane.mu.Lock()
+	waits := lane.waits
+	lane.mu.Unlock()
+	require.Zero(t, waits)
 }

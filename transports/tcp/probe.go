@@ -42,6 +42,9 @@ func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) 
 		return
 	}
 	lane := set.groups[0].lanes()[0]
+	lane.mu.Lock()
+	lane.expectLocked() // until the answer or, for one that never leaves too, the limit
+	lane.mu.Unlock()
 	now := clock.Now()
 	l.mu.Lock()
 	l.nextNum++
@@ -49,11 +52,7 @@ func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) 
 	l.pings[cookie] = &ping{done: done, lane: lane, begin: now,
 		expire: now.Add(min(max(pingLimit, 8*set.trip), time.Second))}
 	l.mu.Unlock()
-	lane.mu.Lock()
-	if lane.postLocked(header{kind: kindPing, seq: cookie}) {
-		lane.expectLocked()
-	}
-	lane.mu.Unlock()
+	lane.post(header{kind: kindPing, seq: cookie})
 	lane.pump(submitBudget)
 	l.kick()
 }
