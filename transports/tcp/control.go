@@ -50,8 +50,9 @@ func (o offer) append(b []byte, v uint8) []byte {
 	b = binary.LittleEndian.AppendUint64(b, o.bytes)
 	b = kit.AppendText(b, o.machine)
 	b = kit.AppendText(b, o.network)
-	b = append(b, byte(len(o.addresses)))
-	for _, a := range o.addresses {
+	first := o.addresses[:min(len(o.addresses), addressesMax)]
+	b = append(b, byte(len(first)))
+	for _, a := range first {
 		b = kit.AppendText(b, a.String())
 	}
 	if v > versionFirst {
@@ -66,15 +67,14 @@ func readOffer(r *kit.Reader, v uint8, owner transport.ID) (o offer, err error) 
 	o = offer{owner: owner, attachment: readAttachment(r), secret: secret(r.Bytes(len(secret{}))),
 		requests: r.U32(), bytes: r.U64(), machine: r.Text(),
 		network: r.Text()}
-	for range min(int(r.U8()), addressesMax) {
+	for range r.U8() { // all are read, for more follows behind them
 		a, err := netip.ParseAddrPort(r.Text())
 		if err != nil {
 			return o, err
 		}
-		if !plain(a) {
-			continue
+		if plain(a) && len(o.addresses) < addressesMax {
+			o.addresses = append(o.addresses, a)
 		}
-		o.addresses = append(o.addresses, a)
 	}
 	if v > versionFirst {
 		o.shield = shield{transport.Protection(r.U8()), cipherSuite(r.U8())}

@@ -14,7 +14,7 @@ import (
 type Settings struct {
 	config.Rail
 
-	Addresses   []string      `key:"addresses" takes:"addresses" help:"Local ends of rails, and where data is accepted. Empty: data is accepted where rpc_server_hostname leads, and rails to a peer of another network leave by the address from which the route starts."`
+	Addresses   []string      `key:"addresses" takes:"addresses" help:"Local ends of rails, and where data is accepted. Empty: data is accepted where rpc_server_hostname leads, and rails to a peer of another network leave by the address from which the route starts. Peers hear of the first 32."`
 	RailPairs   string        `key:"rail_pairs" takes:"matched|all" default:"matched" help:"Rails towards a peer: pairs in one subnet, else the i-th with the i-th; or every pair."`
 	Port        int           `key:"port" takes:"port" default:"0" help:"Port that accepts data on every address; 0 takes a free one."`
 	Lanes       int           `key:"lanes" takes:"1..16" default:"= one a processor, at most 2" help:"Connections of a rail for class 0, and as many for the other classes, which have one until they move much."`
