@@ -49,6 +49,7 @@ type laneSet struct {
 	generation uint32
 	owner      transport.ID // of the engine that its lanes lead to
 	groups     [groupCount]laneGroup
+	fenced     atomic.Bool   // its lanes take nothing more, nor do those that are on their way
 	owes       atomic.Bool   // a Submit took less than it was given: Ready is due
 	wider      atomic.Bool   // all lanes are wanted
 	widened    bool          // and were dialled, for the link's goroutine

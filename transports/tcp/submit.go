@@ -107,7 +107,7 @@ func (l *initiatorLane) accept(list []*transport.Slice, w **worker) (n int, more
 	group := groupOf(list[0].Class)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isDown() {
+	if l.isDown() || l.set.fenced.Load() {
 		return 0, false
 	}
 	for n < len(list) {
@@ -218,12 +218,14 @@ func (l *initiatorLane) sendWithdraw(asked []record) {
 }
 
 // Fence ends a rail's generation: its lanes take nothing more, and their slices complete when the peer has answered
-// which of them landed.
+// which of them landed. A lane that joins the set meanwhile is not met here: it looks at fenced before it accepts, and
+// goes down with the rail.
 func (t *Transport) Fence(r transport.Rail) {
 	set := t.setOf(r)
 	if set == nil {
 		return
 	}
+	set.fenced.Store(true)
 	set.each(func(l *initiatorLane) {
 		l.broke(errs.New(errs.Withdrawn, "tcp.fence", "rail was given up").WithScope(errs.ScopeRail, errs.SideLocal).
 			WithPeer(l.peerName(), Name, l.railName()))

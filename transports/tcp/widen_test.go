@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -98,4 +99,32 @@ func TestRailsEndWhileTheyGetWider(t *testing.T) {
 	}
 	c.background(t, 2, 1<<20)
 	require.Eventually(t, func() bool { return c.sockets() == 2*(3+3) }, 10*time.Second, time.Millisecond)
+}
+
+// A rail is fenced while another lane is on its way. That lane takes nothing, and ends with the rail.
+func TestNothingPassesAFenceOnALaneThatJoinsBehindIt(t *testing.T) {
+	c := broad(t)
+	was := c.rails[0].Rail
+	set := c.tr.(*Transport).setOf(was)
+	inside, gate := make(chan struct{}), make(chan struct{})
+	require.True(t, set.rail.link.runOnLink(func(clock.Time) { close(inside); <-gate }))
+	<-inside // lanes join on that goroutine otherwise
+	c.tr.Fence(was)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(fds[1])) }()
+	lane := set.newInitiatorLane(fds[0], c.tr.(*Transport).nextLane.Add(1), 1, nil, nil)
+	lane.life.advance(eventOpened)
+	set.groups[1].add(lane)
+	s := c.slice(transport.Write, 0, 0, 1<<20)
+	s.Class = 2
+	var w *worker
+	n, more := lane.accept([]*transport.Slice{s}, &w)
+	require.Zero(t, n)
+	require.False(t, more)
+	close(gate)
+	c.await(t, "the next generation", 10*time.Second, func() bool {
+		return c.rails[0].Rail.Generation > was.Generation
+	})
+	require.Equal(t, stateEnded, lane.life.state())
 }
