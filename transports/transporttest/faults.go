@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,17 +38,30 @@ func unless(there bool, reason string) string {
 	return reason
 }
 
+// hold makes a node stand still, when all rails of the pair are up: the harness reaches none that comes up later. It
+// returns a rail. The node goes on by release, or when the test ends.
+func (p *pair) hold(t *testing.T, n *Node) (rail transport.Rail, release func()) {
+	t.Helper()
+	if p.w.h.CutRail != nil {
+		p.w.Await(t, "two rails, as the suite asked for", func() bool { return len(p.c.railsLocked()) > 1 })
+	}
+	rail = p.c.Rail(t)
+	release = sync.OnceFunc(p.w.h.Hold(t, n))
+	t.Cleanup(release)
+	return rail, release
+}
+
 func testHold(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	const n = 40
 	size := fit(p.c, 64<<10)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
 		local, remote, _, to := p.aimed(t, op, n*size)
-		release := p.w.h.Hold(t, p.b)
+		rail, release := p.hold(t, p.b)
 		begin := clock.Now()
-		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
+		list := p.volley(op, rail, local, remote, n, size)
 		list = list[:p.c.Submit(list...)] // returns: Submit never waits for a peer
-		p.saysNothing(t, begin)
+		p.saysNothing(t, rail, begin)
 		release()
 		for i, end := range p.c.Wait(t, list...) {
 			require.Nil(t, end.Err)
@@ -56,12 +70,12 @@ func testHold(t *testing.T, h Harness) {
 	}
 }
 
-// saysNothing looks for a while at the signs of a peer that stands still since a time. Its kernel may answer;
+// saysNothing looks for a while at the signs on a rail of a peer that stands still since a time. Its kernel may answer;
 // a transport that takes that for the process finds no silence.
-func (p *pair) saysNothing(t *testing.T, since clock.Time) {
+func (p *pair) saysNothing(t *testing.T, rail transport.Rail, since clock.Time) {
 	witness, is := transport.Find[transport.Witness](p.a.Transport)
 	for is && clock.Now() < since.Add(3*heardGrain) {
-		spoke := witness.Heard(p.c.Rail(t)).Spoke
+		spoke := witness.Heard(rail).Spoke
 		require.Less(t, spoke, since.Add(heardGrain), "a process that is stopped says nothing")
 		runtime.Gosched()
 	}
@@ -75,8 +89,8 @@ func testHoldWithdraw(t *testing.T, h Harness) {
 	size := fit(p.c, 64<<10)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
 		local, remote, from, to := p.aimed(t, op, n*size)
-		release := p.w.h.Hold(t, p.b)
-		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
+		rail, release := p.hold(t, p.b)
+		list := p.volley(op, rail, local, remote, n, size)
 		p.scribbleOnEnd(from, list, size) // the source is used again at once, too
 		list = list[:p.c.Submit(list...)]
 		p.a.Transport.Withdraw(list)

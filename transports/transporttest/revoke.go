@@ -342,7 +342,7 @@ func testFencedStopped(t *testing.T, h Harness) {
 	for range 3 {
 		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
 		under := p.c.Submit(list...)
-		release := h.Hold(t, p.a)
+		_, release := p.hold(t, p.a)
 		epoch := remote.Fence(t, nil)
 		remote.Fill(tagAfter, 0, remote.Size)
 		release()
