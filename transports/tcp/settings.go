@@ -19,7 +19,7 @@ type Settings struct {
 	Port        int           `key:"port" takes:"port" default:"0" help:"Port that accepts data on every address; 0 takes a free one."`
 	Lanes       int           `key:"lanes" takes:"1..16" default:"= one a processor, at most 2" help:"Connections of a rail for class 0, and as many for the other classes, which have one until they move much."`
 	Congestion  string        `key:"congestion" takes:"name" default:"auto" help:"Congestion control by the kernel's name; auto chooses cubic or reno for peers on this host and the system's for others, system keeps the system's."`
-	UserTimeout time.Duration `key:"user_timeout_ms" takes:"1..3600000" unit:"ms" default:"2000" help:"TCP_USER_TIMEOUT: sent bytes that stay without acknowledgement for longer end the connection."`
+	UserTimeout time.Duration `key:"user_timeout_ms" takes:"1..3600000" unit:"ms" default:"2000" help:"TCP_USER_TIMEOUT: sent bytes that stay without acknowledgement for longer end the connection. A destination of which pages come from slow storage needs more: the kernel acknowledges nothing while it waits for one."`
 	DialTimeout time.Duration `key:"dial_timeout_ms" takes:"1..3600000" unit:"ms" default:"500" help:"Limit of one try to bring a rail up."`
 	Lease       time.Duration `key:"lease_ms" takes:"1..3600000" unit:"ms" default:"1000" help:"A receiver that was stopped for longer asks the sender before it writes the bytes that its sockets hold."`
 	SliceBytes  uint64        `key:"slice_bytes" takes:"4KiB..64MiB" unit:"B" default:"1MiB" atmost:"window_bytes credit_bytes" help:"Most bytes of a slice."`

@@ -65,7 +65,7 @@ var losses = []loss{
 type losable struct {
 	*Operand
 	loss
-	path string // of the file to cut short
+	file *os.File // to cut short
 }
 
 // losable is memory that the harness's pool does not give: a peer that maps the same file would still have it.
@@ -75,27 +75,31 @@ func (n *Node) losable(t *testing.T, how loss, size uint64, permission mem.Permi
 	var raw []byte
 	pool := func(t testing.TB, size int) ([]byte, int, uint64) {
 		if how.cut {
-			raw, l.path = mappedFile(t, size)
+			raw, l.file = mappedFile(t, size)
 		} else {
 			raw = anonymous(t, size)
 		}
 		return raw, -1, 0
 	}
 	m := newMemory(t, int(max(size, n.Info.Alignment)), n.Info.Alignment, pool)
-	m.undo = func() { _ = unix.Munmap(raw) }
+	m.undo = func() {
+		_ = unix.Munmap(raw)
+		_ = l.file.Close() // of nil: an error
+	}
 	n.w.locked(func() { n.w.memories = append(n.w.memories, m) })
 	l.Operand = n.RegisterMemory(t, m, permission)
 	return l
 }
 
-func mappedFile(t testing.TB, size int) (raw []byte, path string) {
-	f, err := os.CreateTemp(t.TempDir(), "")
+// mappedFile is a file in memory. The pages of one on a disk may need longer than a transport waits for its peer.
+func mappedFile(t testing.TB, size int) (raw []byte, f *os.File) {
+	fd, err := unix.MemfdCreate("cut short", unix.MFD_CLOEXEC)
 	require.NoError(t, err)
-	defer f.Close()
+	f = os.NewFile(uintptr(fd), "cut short")
 	require.NoError(t, f.Truncate(int64(size)))
-	raw, err = unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	raw, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	require.NoError(t, err)
-	return raw, f.Name()
+	return raw, f
 }
 
 // lose takes the memory away: the second half, or all of it where it is small. It returns the first byte that is gone,
@@ -118,12 +122,12 @@ func (l losable) lose(t *testing.T) (from uint64, back func()) {
 		return from, func() { require.NoError(t, unix.Mprotect(pages, unix.PROT_READ|unix.PROT_WRITE)) }
 	}
 	kept := append([]byte(nil), pages...)
-	whole, err := os.Stat(l.path)
+	whole, err := l.file.Stat()
 	require.NoError(t, err)
 	start := around&^(page-1) - page // of the mapping: a page that nobody may touch is before the band
-	require.NoError(t, os.Truncate(l.path, int64(first-start)))
+	require.NoError(t, l.file.Truncate(int64(first-start)))
 	return from, func() {
-		require.NoError(t, os.Truncate(l.path, whole.Size()))
+		require.NoError(t, l.file.Truncate(whole.Size()))
 		copy(pages, kept)
 	}
 }

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +24,9 @@ func (n *Node) changing(t *testing.T, pages int, permission mem.Permission) *cha
 	var raw []byte
 	page := unix.Getpagesize()
 	pool := func(t testing.TB, size int) ([]byte, int, uint64) {
-		raw, _ = mappedFile(t, size)
+		var f *os.File
+		raw, f = mappedFile(t, size)
+		require.NoError(t, f.Close())
 		return raw, -1, 0
 	}
 	m := newMemory(t, pages*page-2*band, uint64(max(n.Info.Alignment, 2)), pool)
@@ -42,15 +45,13 @@ func (c *changing) replace(t *testing.T, from, upTo int) (old []byte) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = unix.MunmapPtr(kept, uintptr(size)) })
 	old = mem.Bytes(uintptr(kept), size)
-	fresh, path := mappedFile(t, size)
+	fresh, f := mappedFile(t, size)
 	copy(fresh, old)
 	require.NoError(t, unix.Munmap(fresh))
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	require.NoError(t, err)
-	_, err = unix.MmapPtr(fd, 0, mem.Pointer(at), uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
+	_, err = unix.MmapPtr(int(f.Fd()), 0, mem.Pointer(at), uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED)
 	require.NoError(t, err)
-	require.NoError(t, unix.Close(fd))
+	require.NoError(t, f.Close())
 	return old
 }
 
