@@ -14,11 +14,11 @@ import (
 
 // A rail comes back by new connections. The old ones are of no use: their retransmissions come about as late as the
 // outage was long (exponential back-off, RFC 6298). New ones are dialled from the moment on that the rail went down,
-// and the first set that is welcomed is the rail's next generation. The kernel repeats a lost SYN after a second
-// only, so a try sends several, of a socket each, and goes on with the one that is answered: 10 ms apart in the
-// beginning, a sixteenth of the outage later, 250 ms at most. A rail with connections that are up but stuck is
-// dialled in the same way when it is probed. Tries that fail at once follow each other by exponential back-off with
-// jitter.
+// and the first set that is welcomed is the rail's next generation. The kernel repeats a lost SYN after a second only,
+// so a try sends several, of a socket each, and goes on with the one that is answered: 10 ms apart in the beginning, a
+// sixteenth of the outage later, 250 ms at most. Of eight the oldest goes for the next one, and they are so far apart
+// that each has some three round trips for its answer. A rail with connections that are up but stuck is dialled in the
+// same way when it is probed. Tries that fail at once follow each other by exponential back-off with jitter.
 const (
 	pauseMin  = 20 * time.Millisecond
 	pauseMax  = 2 * time.Second
@@ -28,6 +28,9 @@ const (
 	// awayEvery is the same while the kernel says that our end is gone. It is going to report the return, and a packet
 	// that is sent a moment too soon costs a second, for which the kernel waits for an answer to its ARP request.
 	awayEvery = time.Second
+
+	scoutsMost = 8 // sockets of a try
+	scoutTrips = 3 // round trips of the last dial for which a socket waits
 
 	steady = time.Second // a generation that lived this long was no part of the trouble before it
 
@@ -44,13 +47,14 @@ func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
 // scouting is the interval of first packets in a try: 0 for a rail that has never been up, where all lanes dial at
 // once.
 func (r *rail) scouting(now clock.Time) time.Duration {
+	least := max(scoutMin, scoutTrips*r.trip/scoutsMost)
 	switch {
 	case r.trip == 0:
 		return 0
 	case r.set != nil:
-		return scoutMin
+		return least
 	}
-	return min(max(now.Sub(r.since)/16, scoutMin), scoutMost)
+	return max(min(now.Sub(r.since)/16, scoutMost), least)
 }
 
 // scheduleRetry plans the next try after one that began and failed.
@@ -163,6 +167,10 @@ func (d *dial) scout(end time.Time) error {
 			}
 			begins = append(begins, now)
 			next = now.Add(jitter(d.every))
+			if len(d.fds) > scoutsMost {
+				_ = unix.Close(d.fds[0])
+				d.fds, begins = slices.Delete(d.fds, 0, 1), slices.Delete(begins, 0, 1)
+			}
 		}
 		ready, err := d.awaitAnswer(min(time.Until(next), scoutMin/4))
 		if err != nil {

@@ -1,11 +1,14 @@
 package tcp
 
 import (
+	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
 )
@@ -31,6 +34,52 @@ func TestARailThatCameBackIsFoundSoon(t *testing.T) {
 		now = r.due
 	}
 	require.Zero(t, (&rail{}).scouting(start), "a rail that has never been up dials all its lanes at once")
+}
+
+// An answer that takes long comes before its socket goes for another one.
+func TestASocketOfATryWaitsForSomeRoundTrips(t *testing.T) {
+	now := clock.Time(time.Hour)
+	for trip := time.Microsecond; trip < 2*time.Second; trip *= 2 {
+		for _, r := range []*rail{{since: now}, {since: now.Add(-time.Hour)}, {since: now, set: &laneSet{}}} {
+			r.trip = trip
+			require.GreaterOrEqual(t, scoutsMost*r.scouting(now), scoutTrips*trip*9/10)
+		}
+	}
+}
+
+// The queue of a listener is full, so that no SYN is answered, as on a rail that went silent.
+func TestATryHasFewSockets(t *testing.T) {
+	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(listener)) }()
+	require.NoError(t, unix.Bind(listener, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	require.NoError(t, unix.Listen(listener, 0))
+	name, err := unix.Getsockname(listener)
+	require.NoError(t, err)
+	full := false
+	for range 8 {
+		c, err := net.DialTimeout("tcp", addrPort(name).String(), 50*time.Millisecond)
+		if full = err != nil; full {
+			break
+		}
+		defer func() { require.NoError(t, c.Close()) }()
+	}
+	require.True(t, full)
+	tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
+	d := &dial{t: tr, link: tr.newLink(visitor), local: netip.MustParseAddr("127.0.0.1"), remote: addrPort(name),
+		every: time.Millisecond}
+	descriptors := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		return len(list)
+	}
+	before := descriptors()
+	require.ErrorIs(t, d.scout(time.Now().Add(50*time.Millisecond)), unix.ETIMEDOUT)
+	require.Len(t, d.fds, scoutsMost)
+	require.Equal(t, before+scoutsMost, descriptors(), "those that went are closed")
+	for _, fd := range d.fds {
+		require.NoError(t, unix.Close(fd))
+	}
 }
 
 func TestARailThatFlapsDoesNotSpin(t *testing.T) {
