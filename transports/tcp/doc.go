@@ -102,5 +102,6 @@
 // tests/bench/cpeer.c is the plain program beside it. A checked slice is read once more on each side, at 20 GB/s
 // (BenchmarkChecksum).
 //
-// Choices with a rejected alternative are records in docs/design/decisions: 0029 to 0036, 0055, 0056, 0079 and 0095.
+// Choices with a rejected alternative are records in docs/design/decisions: 0029 to 0036, 0055, 0056, 0079, 0095,
+// 0162 and 0163.
 package tcp
