@@ -45,6 +45,7 @@ type bidders struct {
 func newBidders(t *testing.T, seed uint64) *bidders {
 	random := rand.New(rand.NewPCG(seed, 80))
 	r := newRig(t, Options{Merge: random.IntN(2) == 0, Rails: []RailOptions{{OwnNode: random.IntN(4) == 0}}})
+	r.now = uptime(seed) // both the same
 	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{Vectors: random.IntN(2) == 0}})
 	for i := range 2 + random.IntN(7) {
 		name := string(rune('a' + i))

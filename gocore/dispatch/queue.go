@@ -246,12 +246,14 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 		return
 	}
 	limit, since := c.patience(l)
-	if l.up > 0 && l.healthy() && l.peer.open == 0 && now.Sub(since) < limit {
-		c.timers.SetSooner(&l.timer, since.Add(limit))
+	if l.up > 0 && l.healthy() && l.peer.open == 0 {
 		if l.keyed {
 			c.tendKeyed(l, now)
 		}
-		return
+		if now.Sub(since) < limit {
+			c.timers.SetSooner(&l.timer, since.Add(limit))
+			return
+		}
 	}
 	leave := (l.up == 0 && !l.dialing) || (l.up > 0 && !l.healthy())
 	patience := limit // before a task takes another way, if it has one
@@ -284,7 +286,7 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 		}
 	}
 	if next != clock.Never {
-		c.timers.Set(&l.timer, max(next, now.Add(patience/16)))
+		c.timers.SetSooner(&l.timer, max(next, now.Add(patience/16)))
 	}
 }
 

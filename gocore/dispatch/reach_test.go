@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -71,8 +72,24 @@ func TestPausedRailsAndAlternatesServeTheKeysThatWorkNowhereElse(t *testing.T) {
 }
 
 func TestATaskWhoseRailsAreOutTakesItsNextRoute(t *testing.T) {
-	r := newRig(t, Options{Failovers: 3})
-	first, second := r.link(1, 0, 2, 1<<20), r.link(1, 1, 1, 1<<20)
+	for _, used := range []bool{false, true} { // it may have been at any time, compared with the stall limit
+		for _, idle := range []time.Duration{0, time.Minute} {
+			t.Run(fmt.Sprintf("used %v, idle for %v", used, idle), func(t *testing.T) {
+				r := newRig(t, Options{Failovers: 3})
+				first, second := r.link(1, 0, 2, 1<<20), r.link(1, 1, 1, 1<<20)
+				if used {
+					r.submit(to(r.core, first), High, 256*kib, clock.Never)
+					r.drain()
+				}
+				r.wait(idle)
+				leaveRailsThatAreOut(t, r, first, second)
+			})
+		}
+	}
+}
+
+// leaveRailsThatAreOut takes the second rail of the first link away from a task that may use no other one there.
+func leaveRailsThatAreOut(t *testing.T, r *rig, first, second plan.LinkID) {
 	b := r.submit(onRails(r.core, 0b10, first, second), High, 256*kib, clock.Never)
 	require.Equal(t, uint64(0b10), r.used())
 	r.core.RailDown(first, railOf(first, 1, 1), broken(errs.ScopeRail), r.now)

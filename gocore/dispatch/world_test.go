@@ -94,7 +94,7 @@ func (q *eventQueue) Pop() any {
 }
 
 func newWorld(seed uint64, options Options) *world {
-	return &world{Rand: rand.New(rand.NewPCG(seed, 7)), core: New(options), now: clock.Time(time.Second),
+	return &world{Rand: rand.New(rand.NewPCG(seed, 7)), core: New(options), now: uptime(seed),
 		rails: map[railKey]*wire{}, out: map[*transport.Slice]*posted{}}
 }
 

@@ -136,6 +136,7 @@ func everybody(i int) (list []int) {
 func newSimRun(t *testing.T, seed uint64, arena []byte, count int, near func(int) []int) *simRun {
 	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), seed: seed, arena: arena,
 		stopped: map[*simEngine]bool{}, incarnations: make([]uint64, count), near: near}
+	r.network.Advance(uptime(seed))
 	for i := range count {
 		r.engines = append(r.engines, newSimEngine(t, r, i, r.part(i)))
 	}
@@ -145,6 +146,13 @@ func newSimRun(t *testing.T, seed uint64, arena []byte, count int, near func(int
 		}
 	}
 	return r
+}
+
+// uptime is the clock at the begin of a run: from a second to half a year, as machines have it. A reading that is
+// compared with the zero of "never" is a mistake that only some of them show.
+func uptime(seed uint64) clock.Time {
+	random := rand.New(rand.NewPCG(seed, 0x7570))
+	return clock.Time(time.Second)<<random.IntN(24) + clock.Time(random.Int64N(int64(time.Second)))
 }
 
 // part is the memory of the engine at a place.
