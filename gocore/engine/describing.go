@@ -72,7 +72,7 @@ func (p *peer) describe(ctx context.Context) error {
 		return nil // a file keeps the description of its opening
 	}
 	var known *segment.Description
-	if t := p.regions.Load(); t != nil && t.known {
+	if t := p.regions.Load(); t != nil && t.known && !t.behind {
 		known = t.description
 	}
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)

@@ -55,6 +55,7 @@ type attachment struct {
 type remoteTable struct {
 	description *segment.Description
 	known       bool // descriptors are there; false for a blob that was not used yet
+	behind      bool // some are older, as their successors could not be imported: the next question is for all of them
 	byID        map[mem.RegionID]*remoteRegion
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -164,11 +165,17 @@ type rekey struct {
 	old, key transport.RemoteKey
 }
 
+// adoption is the consequences of a new description.
+type adoption struct {
+	rekeys  []rekey
+	changed bool // plans are to be made anew
+	failed  bool // an import has failed
+}
+
 // adopt takes over the regions of a description. Those that are known keep their records, and are imported again where
 // their descriptors changed. The caller has the turn of p.fetch.
 func (p *peer) adopt(t *remoteTable, old map[mem.RegionID]*remoteRegion) {
-	var rekeys []rekey
-	changed := false
+	var news adoption
 	p.mu.Lock()
 	for i := range t.description.Regions {
 		listed := &t.description.Regions[i]
@@ -177,26 +184,28 @@ func (p *peer) adopt(t *remoteTable, old map[mem.RegionID]*remoteRegion) {
 			r = &remoteRegion{Region: listed, keys: make([]transport.RemoteKey, len(p.engine.ports)),
 				descriptors: listed.Descriptors}
 		} else if len(listed.Descriptors) > 0 || len(r.descriptors) == 0 { // else a blob, which has none
-			rekeys, changed = p.renew(r, listed.Descriptors, rekeys, changed)
+			p.renew(r, listed.Descriptors, &news)
 		}
 		t.known = t.known || len(r.descriptors) > 0
 		t.byID[r.ID] = r
 	}
+	changed := news.changed
 	for id, r := range old {
 		if t.byID[id] == nil {
-			rekeys, _ = p.renew(r, nil, rekeys, false)
+			p.renew(r, nil, &news)
 		}
 	}
+	t.behind = news.failed
 	p.regions.Store(t)
 	p.mu.Unlock()
 	e := p.engine
 	if changed {
 		e.planEpoch.Add(1)
 	}
-	if len(rekeys) > 0 {
+	if len(news.rekeys) > 0 {
 		now := clock.Now()
 		e.mu.Lock()
-		for _, k := range rekeys {
+		for _, k := range news.rekeys {
 			e.core.Rekey(k.link, k.old, k.key, now)
 		}
 		e.step()
@@ -204,29 +213,33 @@ func (p *peer) adopt(t *remoteTable, old map[mem.RegionID]*remoteRegion) {
 	}
 }
 
-// renew replaces a region's descriptors. A key that was made with another one is made again, or given up where that
-// fails: the next plan has the reason. The caller holds p.mu.
-func (p *peer) renew(r *remoteRegion, fresh map[string]transport.Descriptor, rekeys []rekey,
-	changed bool) ([]rekey, bool) {
+// renew replaces a region's descriptors. A key that was made with another one is made again, or given up where the peer
+// does not offer the region any more. Where the import fails, as that of a busy peer does, the old key stays with its
+// descriptor. Running tasks need one, and when a slice is refused, the peer is asked again. The caller holds p.mu.
+func (p *peer) renew(r *remoteRegion, fresh map[string]transport.Descriptor, news *adoption) {
 	links := *p.links.Load()
+	kept := fresh
 	for i, port := range p.engine.ports {
-		if bytes.Equal(r.descriptors[port.name], fresh[port.name]) {
+		before, now := r.descriptors[port.name], fresh[port.name]
+		if bytes.Equal(before, now) {
 			continue
 		}
-		changed = true
-		old := r.keys[i]
-		if old == 0 {
-			continue
+		old, key := r.keys[i], transport.RemoteKey(0)
+		if old != 0 && len(now) > 0 {
+			var err error
+			if key, err = port.transport.Import(links[i].link, now); err != nil {
+				p.engine.log.Debug("import", "peer", p.identity.Address, "transport", port.name, "err", err)
+				kept = maps.Clone(kept) // it is the description's
+				kept[port.name], news.failed = before, true
+				continue
+			}
 		}
-		if r.keys[i] = 0; len(fresh[port.name]) > 0 {
-			r.keys[i], _ = port.transport.Import(links[i].link, fresh[port.name])
-		}
-		if r.keys[i] != old {
-			rekeys = append(rekeys, rekey{links[i].id, old, r.keys[i]})
+		r.keys[i], news.changed = key, true
+		if key != old {
+			news.rekeys = append(news.rekeys, rekey{links[i].id, old, key})
 		}
 	}
-	r.descriptors = fresh
-	return rekeys, changed
+	r.descriptors = kept
 }
 
 // forgetKeys makes transports forget keys, unless an import has returned them again or the link has ended.

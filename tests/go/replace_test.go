@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -31,6 +32,7 @@ type versions struct {
 	current map[version]uint64
 	oldest  map[version]uint64
 	refused atomic.Int64
+	failing atomic.Int64 // imports that fail yet
 }
 
 type version struct {
@@ -104,6 +106,10 @@ func (r *replacer) Register(ctx context.Context, m mem.Region) (transport.LocalK
 }
 
 func (r *replacer) Import(l transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	if r.all.failing.Add(-1) >= 0 {
+		return 0, errs.New(errs.Timeout, "test.import", "the peer does not answer").
+			WithScope(errs.ScopeLink, errs.SideUnknown)
+	}
 	const head = 32
 	inner, err := r.Transport.Import(l, d[head:])
 	if err != nil {
@@ -205,6 +211,7 @@ type changer struct {
 	change  func(e *engine.Engine, serve bool)
 	imports func(e *engine.Engine) int
 	refused func() int64
+	failing *atomic.Int64 // imports that fail yet
 }
 
 func changers() map[string]func(t *testing.T) *changer {
@@ -232,6 +239,7 @@ func replacers(over transport.Factory) *changer {
 		change:  func(e *engine.Engine, serve bool) { opened[e].opened.replace(serve) },
 		imports: func(e *engine.Engine) int { return opened[e].opened.imports.Len() },
 		refused: all.refused.Load,
+		failing: &all.failing,
 	}
 }
 
@@ -290,5 +298,41 @@ func TestTransfersGoOnWhileDescriptorsChange(t *testing.T) {
 			require.Eventually(t, func() bool { return c.imports(a) == 1 }, patience, time.Millisecond,
 				"old keys are never forgotten")
 		})
+	}
+}
+
+// An import asks the peer, and may fail by a peer that is busy. The next one finds it well.
+func TestTransfersGoOnWhileImportsOfNewDescriptorsFail(t *testing.T) {
+	for name, make := range changers() {
+		for _, times := range []int64{1, 3} {
+			t.Run(fmt.Sprintf("%s, %d in a row", name, times), func(t *testing.T) {
+				c := make(t)
+				a, b := c.open(t), c.open(t)
+				const size, piece = 16 << 20, 256 << 10
+				source, target := newGuarded(t, size), newGuarded(t, size)
+				offer(t, a, source.bytes, "")
+				offer(t, b, target.bytes, "kv")
+				peer := segment(t, a, b, "kv")
+				fill(source.bytes, 1)
+				var ids []dispatch.BatchID
+				for at := 0; at < size; at += piece {
+					id, err := a.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write},
+						Source: address(source.bytes) + uintptr(at), Length: piece,
+						Remote: engine.Remote{Segment: peer, Offset: uint64(at)}})
+					require.NoError(t, err)
+					ids = append(ids, id)
+					if at == size/2 {
+						c.failing.Store(times)
+						c.change(b, false)
+					}
+				}
+				for _, id := range ids {
+					sum := ended(t, a, id)
+					require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
+				}
+				same(t, target.bytes, 1, 0)
+				require.Negative(t, c.failing.Load(), "nothing was imported again")
+			})
+		}
 	}
 }
