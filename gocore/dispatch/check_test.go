@@ -341,6 +341,10 @@ func (k *checker) waiting() {
 			for t := q.tasks.First(); t != nil; t = t.queue.After() {
 				bytes += t.spec.Length - t.cursor
 			}
+			for t := q.aside.tasks.First(); t != nil; t = t.queue.After() {
+				bytes += t.spec.Length - t.cursor
+				k.seen["set aside"]++
+			}
 			for _, e := range q.urgent {
 				bytes += e.task.spec.Length - e.task.cursor
 			}

@@ -55,12 +55,14 @@ func (l *link) better(p *piece, r *railState, now clock.Time) bool {
 func (c *Core) rerank(l *link, now clock.Time) {
 	l.rank, l.good, l.out = rankNever, 0, 0
 	c.voidBids()
-	n := 0
+	n, back := 0, false
 	for _, r := range l.rails {
 		if r == nil {
 			continue
 		}
+		before := r.rank
 		r.rank = c.rankOf(l, r)
+		back = back || before == rankNever && r.rank != rankNever
 		r.band = r.health.Band(l.options.Sensitivity)
 		l.rank = min(l.rank, r.rank)
 		if r.usable() {
@@ -73,6 +75,9 @@ func (c *Core) rerank(l *link, now clock.Time) {
 		}
 	}
 	l.several = n > 1
+	if back {
+		c.takeBack(l)
+	}
 	l.weighNodes()
 	c.activate(l)
 }

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
 )
@@ -36,8 +37,10 @@ func (c *Core) Gauges(transport uint8) (g Gauges) {
 			q := &l.queues[class]
 			g.Queued[class] += q.depth
 			g.QueuedBytes[class] += q.bytes
-			for p := q.pieces.First(); p != nil; p = p.queue.After() { // no more than windows and stages hold
-				g.QueuedBytes[class] += p.length
+			for _, pieces := range [...]*intrusive.List[piece]{&q.aside.pieces, &q.pieces} {
+				for p := pieces.First(); p != nil; p = p.queue.After() { // no more than windows and stages hold
+					g.QueuedBytes[class] += p.length
+				}
 			}
 		}
 		for _, r := range l.rails {

@@ -103,10 +103,22 @@ func (c *Core) checkLink(l *link) {
 			bytes += c.checkFresh(l, q, t, class)
 			depth++
 		}
+		for t := q.aside.tasks.First(); t != nil; t = t.queue.After() {
+			bytes += c.checkFresh(l, q, t, class)
+			depth++
+			if l.served(t, t.begin()) {
+				violated("link %#x: a task is aside that a rail may take", l.id)
+			}
+		}
 		for i := range q.urgent {
 			bytes += c.checkFresh(l, q, q.urgent[i].task, class)
 			if q.urgent[i].task.queue.slot != i+1 || (i > 0 && q.urgent.Less(i, (i-1)/2)) {
 				violated("link %#x: the heap of class %d is out of order at %d", l.id, class, i)
+			}
+		}
+		for p := q.aside.pieces.First(); p != nil; p = p.queue.After() {
+			if l.served(p.task, p.way()) {
+				violated("link %#x: a piece is aside that a rail may take", l.id)
 			}
 		}
 		for p := q.pieces.First(); p != nil; p = p.queue.After() {

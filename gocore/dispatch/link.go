@@ -55,11 +55,12 @@ type classQueue struct {
 	pieces intrusive.List[piece]
 	tasks  intrusive.List[task]
 	urgent bySlack // tasks with a deadline, where it decides; before the others
-	depth  int     // tasks, of both kinds
-	bytes  uint64  // fresh ones, of all tasks
+	aside  aside
+	depth  int    // tasks, of all kinds
+	bytes  uint64 // fresh ones, of all tasks
 }
 
-func (q *classQueue) empty() bool { return q.pieces.Len()+q.depth == 0 }
+func (q *classQueue) empty() bool { return q.pieces.Len()+q.aside.pieces.Len()+q.depth == 0 }
 
 // next is the task that has the next fresh bytes.
 func (q *classQueue) next() *task {
@@ -267,7 +268,8 @@ func (c *Core) inherit(r, old *railState, now clock.Time) {
 }
 
 func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railState {
-	r := &railState{link: l, info: info, id: info.Rail, bytesMax: info.BytesMax, slicesMax: info.SlicesMax}
+	r := &railState{link: l, info: info, id: info.Rail, rank: rankNever, bytesMax: info.BytesMax,
+		slicesMax: info.SlicesMax}
 	r.life = rail.Born(info.Alternates, now)
 	if r.bytesMax == 0 {
 		r.bytesMax = max(c.options.WindowBytes, uint64(info.Bandwidth*windowTime.Seconds()))

@@ -486,7 +486,8 @@ func TestModel(t *testing.T) {
 			"ordered by deadline", "missed waiting", "missed on the way", "deadline_missed",
 			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone", "peer_silent",
 			"peer_back", "paused",
-			"refused key", "late rail carries", "descriptor replaced", "replaced key refused", "forgotten key refused",
+			"refused key", "set aside", "late rail carries", "descriptor replaced", "replaced key refused",
+			"forgotten key refused",
 			"description asked for", "key retired"} {
 			require.NotZero(t, seen[what], what)
 		}

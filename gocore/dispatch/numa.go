@@ -21,7 +21,7 @@ const numaNodesMax = 64
 // penaltiesUsual are upstream's factors.
 var penaltiesUsual = [3]float64{1, 5, 10}
 
-// lookBehindMost bounds how many tasks that belong to other nodes a rail passes over to find one that it may take.
+// lookBehindMost bounds how many tasks a rail leaves to other rails to find one that it may take.
 const lookBehindMost = 64
 
 // numaNode is the NUMA node plus one of the rail's local end, 0 if it is not known.
@@ -79,17 +79,28 @@ func (l *link) apart(r *railState, t *task, hop *plan.Hop) bool {
 	return memory > 0 && own > 0 && memory != own && memory <= numaNodesMax && nodes>>(memory-1)&1 != 0
 }
 
-// own is the next work of a class for the rail, behind the tasks that it must leave alone.
+// own is the next work of a class for the rail, behind the tasks that it must leave alone. Those that no rail may take
+// now are set aside on the way: they would hide the others for as long as their rails are out.
 func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
 	p, t := q.pieces.First(), q.next()
-	for n := 0; p != nil && l.apart(r, p.task, p.way()); n++ {
-		if p = p.queue.After(); n == lookBehindMost {
+	for n := 0; p != nil && l.apart(r, p.task, p.way()); {
+		if !l.served(p.task, p.way()) {
+			q.setPieceAside(p)
+			p, n = q.pieces.First(), 0
+		} else if p = p.queue.After(); n == lookBehindMost {
 			p = nil
+		} else {
+			n++
 		}
 	}
-	for n := 0; t != nil && l.apart(r, t, t.begin()); n++ {
-		if t = q.another(t); n == lookBehindMost {
+	for n := 0; t != nil && l.apart(r, t, t.begin()); {
+		if !l.served(t, t.begin()) {
+			q.setTaskAside(t)
+			t, n = q.next(), 0
+		} else if t = q.another(t); n == lookBehindMost {
 			t = nil
+		} else {
+			n++
 		}
 	}
 	return p, t

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/rail"
@@ -115,6 +116,11 @@ func (c *Core) queueTask(t *task, front bool, now clock.Time) {
 	t.queue.in = q
 	q.depth++
 	q.bytes += t.spec.Length - t.cursor
+	c.queueFresh(l, q, t, front)
+}
+
+// queueFresh finds a task its place in the queue of its class, which has it in its books.
+func (c *Core) queueFresh(l *link, q *classQueue, t *task, front bool) {
 	switch {
 	case l.byDeadline && t.spec.Deadline != 0:
 		c.queueByDeadline(l, q, t, front)
@@ -198,11 +204,15 @@ func (c *Core) gather(l *link) {
 	c.gathering++
 	for class := range l.queues {
 		q := &l.queues[class]
-		for p := q.pieces.First(); p != nil; p = p.queue.After() {
-			c.list(p.task)
+		for _, pieces := range [...]*intrusive.List[piece]{&q.aside.pieces, &q.pieces} {
+			for p := pieces.First(); p != nil; p = p.queue.After() {
+				c.list(p.task)
+			}
 		}
-		for t := q.tasks.First(); t != nil; t = t.queue.After() {
-			c.list(t)
+		for _, tasks := range [...]*intrusive.List[task]{&q.aside.tasks, &q.tasks} {
+			for t := tasks.First(); t != nil; t = t.queue.After() {
+				c.list(t)
+			}
 		}
 		for i := range q.urgent {
 			c.list(q.urgent[i].task)

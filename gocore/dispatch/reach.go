@@ -1,7 +1,10 @@
 package dispatch
 
 import (
+	"container/heap"
+
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
 )
@@ -127,6 +130,47 @@ func (c *Core) tendKeyed(l *link, now clock.Time) {
 	}
 	if next != clock.Never {
 		c.timers.SetSooner(&l.timer, max(next, now.Add(patience/16)))
+	}
+}
+
+// aside is the work of a class that no rail of the link may take: those on which its keys work are out. It waits there
+// until one of them is back (rerank), or its keys are replaced.
+type aside struct {
+	pieces intrusive.List[piece]
+	tasks  intrusive.List[task]
+}
+
+// served reports whether some rail takes the slices of the task over a hop.
+func (l *link) served(t *task, hop *plan.Hop) bool {
+	rank, _, _ := l.reached(t, hop)
+	return rank != rankNever
+}
+
+func (q *classQueue) setPieceAside(p *piece) {
+	p.queue.Unlink()
+	q.aside.pieces.PushBack(&p.queue, p)
+}
+
+func (q *classQueue) setTaskAside(t *task) {
+	if t.queue.slot > 0 {
+		heap.Remove(&q.urgent, t.queue.slot-1)
+	}
+	t.queue.Node.Unlink()
+	q.aside.tasks.PushBack(&t.queue.Node, t)
+}
+
+// takeBack puts the work that was set aside before the rest of its class again, in its order.
+func (c *Core) takeBack(l *link) {
+	for class := range l.queues {
+		q := &l.queues[class]
+		for p := q.aside.pieces.Last(); p != nil; p = q.aside.pieces.Last() {
+			p.queue.Unlink()
+			q.pieces.PushFront(&p.queue, p)
+		}
+		for t := q.aside.tasks.Last(); t != nil; t = q.aside.tasks.Last() {
+			t.queue.Node.Unlink()
+			c.queueFresh(l, q, t, true)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -132,6 +133,64 @@ func TestATaskWhoseRailsAreOutWaitsForThem(t *testing.T) {
 		}
 		require.Equal(t, Failed, r.status(b).State)
 		require.Equal(t, errs.PeerUnreachable, r.status(b).Err.Code)
+	}
+}
+
+// stranded is a healthy rail 0 beside n tasks, or pieces of tasks, with keys for rail 1 only, which is out.
+func stranded(t *testing.T, n int, pieces bool, deadline clock.Time) (r *rig, id plan.LinkID) {
+	r = newRig(t, Options{Rails: []RailOptions{{}, {ByDeadline: deadline != clock.Never}}})
+	id = r.link(1, 1, 2, 64<<20)
+	specs := []TaskSpec{{Terms: request.Terms{Op: transport.Write, Deadline: deadline}, Local: 1 << 30,
+		Plan: onRails(r.core, 0b10, id), Length: uint64(n) * 64 * kib}}
+	if pieces {
+		for r.submitAll(specs...); len(r.out) < n; r.step() {
+		}
+	}
+	r.core.RailDown(id, railOf(id, 1, 1), broken(errs.ScopeRail), r.now)
+	for len(r.out) > 0 {
+		r.finish(0, broken(errs.ScopeRail))
+	}
+	if !pieces {
+		specs[0].Length = 64 * kib
+		for i := range n {
+			specs[0].Remote = uint64(i) * 64 * kib
+			r.submitAll(specs...)
+		}
+	}
+	require.Empty(t, r.out)
+	return r, id
+}
+
+// Work hides nothing while its rails are out, however much there is of it, and goes on in its order when they are back.
+func TestAHealthyRailIsUsedBesideAnyAmountOfWorkThatMayNotUseIt(t *testing.T) {
+	for _, n := range []int{1, lookBehindMost, lookBehindMost + 1, 200} {
+		for _, pieces := range []bool{false, true} {
+			for _, urgent := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%d, pieces %v, deadlines %v", n, pieces, urgent), func(t *testing.T) {
+					deadline := clock.Never
+					if urgent {
+						deadline = uptime(0).Add(1 << 62)
+					}
+					r, id := stranded(t, n, pieces, deadline)
+					free := r.submit(to(r.core, id), High, 64*kib, deadline)
+					require.Equal(t, uint64(0b01), r.used())
+					r.finish(0, broken(errs.ScopeSlice)) // a piece waits behind theirs now
+					r.wait(2 * ms)
+					require.Equal(t, uint64(0b01), r.used())
+					r.drain()
+					require.Equal(t, Completed, r.status(free).State)
+
+					r.railUp(id, 1, 2, 64<<20)
+					var order []uint64
+					for r.step(); len(r.out) > 0; r.finish(0, nil) {
+						order = append(order, r.out[0].Remote)
+					}
+					require.Len(t, order, n)
+					require.True(t, slices.IsSorted(order))
+					require.Zero(t, r.core.Pending())
+				})
+			}
+		}
 	}
 }
 
