@@ -83,14 +83,15 @@ func (d *descriptors) tell(id plan.LinkID) {
 		}
 	}
 	d.told[id] = key
-	d.m.core.Rekey(id, old, key, d.m.now)
+	matches := d.m.keys.matches(id, key)
+	d.m.core.Rekey(id, old, key, matches, d.m.now)
 	if d.random.IntN(2) == 0 {
 		return
 	}
 	for peer := range d.m.plans {
 		for op := range d.m.plans[peer] {
 			for i, p := range d.m.plans[peer][op] {
-				d.m.plans[peer][op][i] = p.Rekeyed(id, old, key)
+				d.m.plans[peer][op][i] = p.Rekeyed(id, old, key, matches)
 			}
 		}
 	}

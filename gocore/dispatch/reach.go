@@ -161,6 +161,7 @@ func (q *classQueue) setTaskAside(t *task) {
 
 // takeBack puts the work that was set aside before the rest of its class again, in its order.
 func (c *Core) takeBack(l *link) {
+	c.activate(l)
 	for class := range l.queues {
 		q := &l.queues[class]
 		for p := q.aside.pieces.Last(); p != nil; p = q.aside.pieces.Last() {

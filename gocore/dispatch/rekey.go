@@ -21,6 +21,7 @@ import (
 // successor says which key a region of a link has now.
 type successor struct {
 	old, key transport.RemoteKey // key 0: the peer does not offer the region over the link any more
+	matches  plan.Matches        // of key
 	out      int                 // slices that carry old, and inline calls that may
 	since    uint64              // the last slice's id at that time
 	retired  bool
@@ -37,9 +38,9 @@ type Retired struct {
 	Key       transport.RemoteKey
 }
 
-// Rekey gives a remote region of a link another key, 0 for none. Tasks that go on with the old key in error are put
-// right when their slices are refused as Replaced.
-func (c *Core) Rekey(id plan.LinkID, old, key transport.RemoteKey, now clock.Time) {
+// Rekey gives a remote region of a link another key, 0 for none, and the rails on which that works. Tasks that go on
+// with the old key in error are put right when their slices are refused as Replaced.
+func (c *Core) Rekey(id plan.LinkID, old, key transport.RemoteKey, matches plan.Matches, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
 	}
@@ -50,7 +51,7 @@ func (c *Core) Rekey(id plan.LinkID, old, key transport.RemoteKey, now clock.Tim
 	l.successors = slices.DeleteFunc(l.successors, func(s successor) bool { return s.old == key }) // it is back
 	for i := range l.successors {
 		if s := &l.successors[i]; s.key == old {
-			s.key = key
+			s.key, s.matches = key, matches
 		}
 	}
 	out := l.outstanding
@@ -62,9 +63,10 @@ func (c *Core) Rekey(id plan.LinkID, old, key transport.RemoteKey, now clock.Tim
 			out += r.carrying(old)
 		}
 	}
-	l.successors = append(l.successors, successor{old: old, key: key, out: out, since: c.ids})
+	s := successor{old: old, key: key, matches: matches, out: out, since: c.ids}
+	l.successors = append(l.successors, s)
 	if key != 0 {
-		c.rekeyTasks(id, old, key, now)
+		c.rekeyTasks(l, &s, now)
 	}
 	c.retireKeys(l)
 }
@@ -93,20 +95,20 @@ func (r *railState) carrying(key transport.RemoteKey) (n int) {
 }
 
 // rekeyTasks gives every live task that reaches the region a plan with the new key, and ends the pauses of its pieces.
-func (c *Core) rekeyTasks(id plan.LinkID, old, key transport.RemoteKey, now clock.Time) {
+func (c *Core) rekeyTasks(l *link, s *successor, now clock.Time) {
 	made := map[*plan.Plan]*plan.Plan{}
 	for _, b := range c.batches {
 		for i := 0; i < len(b.tasks); i++ { // the end of the last pending one may empty the table
 			t := b.tasks[i]
-			if t.state != Pending || !t.spec.Plan.Reaches(id, old) {
+			if t.state != Pending || !t.spec.Plan.Reaches(l.id, s.old) {
 				continue
 			}
 			next := made[t.spec.Plan]
 			if next == nil {
-				next = t.spec.Plan.Rekeyed(id, old, key)
+				next = t.spec.Plan.Rekeyed(l.id, s.old, s.key, s.matches)
 				made[t.spec.Plan] = next
 			}
-			t.replan(next)
+			c.replan(t, next, l, now)
 			for p := t.pieces.First(); p != nil && t.live(); p = p.mine.After() {
 				if p.state == pieceParked {
 					c.queuePiece(p, false, now)
@@ -114,20 +116,32 @@ func (c *Core) rekeyTasks(id plan.LinkID, old, key transport.RemoteKey, now cloc
 			}
 		}
 	}
+	c.takeBack(l)
 }
 
-// replan gives the task a plan with the same routes in the same order.
-func (t *task) replan(next *plan.Plan) {
+// replan gives the task a plan with the same routes in the same order, and other rails on a link. Those that have
+// refused its keys there may take the new one.
+func (c *Core) replan(t *task, next *plan.Plan, l *link, now clock.Time) {
 	t.spec.Plan = next
+	if t.barredOn == l.id {
+		t.barred = 0
+	}
 	for p := t.pieces.First(); p != nil; p = p.mine.After() {
 		p.route = &next.Routes[p.index]
+	}
+	hops := t.path().Hops
+	for i := range hops {
+		if hops[i].Link == l.id {
+			c.noteKeys(l, t, &hops[i], now)
+		}
 	}
 }
 
 // keyReplaced reports whether a slice failed because its key belongs to a replaced descriptor. The transport may have
-// forgotten the key, of a task that was planned before and submitted after the change.
+// forgotten the key, of a task that was planned before and submitted after the change. Rails on which the key does not
+// work say nothing about the new one.
 func (a *attempt) keyReplaced(err *errs.Error) bool {
-	if err.Code == errs.AddressNotRegistered {
+	if err.Code == errs.AddressNotRegistered || err.Code == errs.NotHere {
 		return slices.ContainsFunc(a.rail.link.successors, func(s successor) bool { return s.old == a.RemoteKey })
 	}
 	return err.Code == errs.Replaced
@@ -148,7 +162,9 @@ func (c *Core) rekeyPiece(p *piece, a *attempt, now clock.Time) bool {
 	i := slices.IndexFunc(l.successors, func(s successor) bool { return s.old == a.RemoteKey })
 	switch {
 	case i >= 0 && l.successors[i].key != 0:
-		t.replan(t.spec.Plan.Rekeyed(l.id, a.RemoteKey, l.successors[i].key))
+		s := &l.successors[i]
+		c.replan(t, t.spec.Plan.Rekeyed(l.id, s.old, s.key, s.matches), l, now)
+		c.takeBack(l)
 		c.queuePiece(p, true, now)
 		return true
 	case i >= 0: // the peer offers it no more over this link

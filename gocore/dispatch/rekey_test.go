@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,7 +15,7 @@ import (
 // rekey gives region 1 of a link another key and returns the keys that are retired by it, and the slices cut.
 func (r *rig) rekey(id plan.LinkID, old, key transport.RemoteKey) []*transport.Slice {
 	r.Helper()
-	r.core.Rekey(id, old, key, r.now)
+	r.core.Rekey(id, old, key, nil, r.now)
 	return r.step()
 }
 
@@ -89,6 +90,73 @@ func TestALateTaskDoesNotStandInForTheSlicesOfBefore(t *testing.T) {
 	r.finish(0, nil)
 	require.Len(t, r.retired, 1)
 	r.drain()
+}
+
+// The owner has lost the NIC of rail 0, and its new descriptor is for rail 1. Where the engine does not say so, rails
+// without the key refuse it.
+func TestTheRailsOfATaskAreThoseOfItsNewKey(t *testing.T) {
+	for _, told := range []bool{true, false} {
+		for _, refused := range []bool{true, false} {
+			r := newRig(t, Options{})
+			id := r.link(1, 0, 2, 128*kib)
+			p := to(r.core, id)
+			if !refused {
+				p = onRails(r.core, 0b01, id)
+			}
+			b := r.submit(p, High, 512*kib, clock.Never)
+			for i := 0; i < len(r.out); i++ {
+				if r.out[i].Rail.Index == 1 {
+					r.finish(i, notHere())
+					i = -1
+				}
+			}
+			require.Equal(t, uint64(0b01), r.used(), "the keys of before work there only")
+			r.core.RailDown(id, railOf(id, 0, 1), broken(errs.ScopeRail), r.now)
+			for len(r.out) > 0 {
+				r.finish(0, broken(errs.ScopeRail))
+			}
+			var matches plan.Matches
+			if told {
+				matches = plan.Matches{1: {Rails: 0b10}}
+			}
+			r.core.Rekey(id, 1, 2, matches, r.now)
+			r.step()
+			require.Equal(t, uint64(0b10), r.used())
+			r.drain()
+			require.Equal(t, Completed, r.status(b).State)
+		}
+	}
+}
+
+func TestATaskLeavesTheRailsThatItsNewKeyHasLost(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 2, 128*kib)
+	b := r.submit(to(r.core, id), High, 512*kib, clock.Never)
+	require.Equal(t, uint64(0b11), r.used())
+	r.core.Rekey(id, 1, 2, plan.Matches{1: {Rails: 0b10}}, r.now)
+	r.finish(0, errs.New(errs.NotHere, "test", "the old key").WithScope(errs.ScopeRail, errs.SideRemote))
+	for len(r.out) > 0 {
+		for _, s := range r.finish(0, nil) {
+			require.Equal(t, uint16(1), s.Rail.Index)
+		}
+	}
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+// Late news about an old key on rail 1 does not keep the new one away from there.
+func TestARefusalOfAnOldKeyBarsNoRailFromTheNewOne(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 2, 64*kib)
+	b := r.submit(to(r.core, id), High, 128*kib, clock.Never)
+	require.Equal(t, uint64(0b11), r.used())
+	r.rekey(id, 1, 2)
+	r.core.RailDown(id, railOf(id, 0, 1), nil, r.now)
+	late := slices.IndexFunc(r.out, func(s *transport.Slice) bool { return s.Rail.Index == 1 })
+	again := r.finish(late, notHere())
+	require.Len(t, again, 1)
+	require.Equal(t, uint16(1), again[0].Rail.Index)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
 }
 
 func TestAnUnknownReplacementIsAskedForOnceAndAwaited(t *testing.T) {

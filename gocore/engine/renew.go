@@ -163,6 +163,7 @@ func (e *Engine) renewStale(stale []uint32, retired []dispatch.Retired) {
 type rekey struct {
 	link     plan.LinkID
 	old, key transport.RemoteKey
+	matches  plan.Matches
 }
 
 // adoption is the consequences of a new description.
@@ -206,7 +207,7 @@ func (p *peer) adopt(t *remoteTable, old map[mem.RegionID]*remoteRegion) {
 		now := clock.Now()
 		e.mu.Lock()
 		for _, k := range news.rekeys {
-			e.core.Rekey(k.link, k.old, k.key, now)
+			e.core.Rekey(k.link, k.old, k.key, k.matches, now)
 		}
 		e.step()
 		e.unlockAndDrain()
@@ -236,10 +237,37 @@ func (p *peer) renew(r *remoteRegion, fresh map[string]transport.Descriptor, new
 		}
 		r.keys[i], news.changed = key, true
 		if key != old {
-			news.rekeys = append(news.rekeys, rekey{links[i].id, old, key})
+			news.rekeys = append(news.rekeys, rekey{links[i].id, old, key, port.rematch(r, links[i], old, key)})
 		}
 	}
 	r.descriptors = kept
+}
+
+// rematch asks on which rails a new key of a region works, with each local key that plans have beside the old one.
+func (p *port) rematch(r *remoteRegion, on attachment, old, key transport.RemoteKey) plan.Matches {
+	plans := r.plans.Load()
+	if p.matcher == nil || plans == nil || key == 0 {
+		return nil
+	}
+	matches := plan.Matches{}
+	for i := range *plans {
+		made := &(*plans)[i]
+		if made.local.life.state() != regionOpen {
+			continue
+		}
+		for _, route := range made.plan.Routes {
+			for _, hop := range route.Hops {
+				if hop.Link != on.id || hop.RemoteKey != old {
+					continue
+				}
+				// where the two work nowhere, each rail says so
+				if m, err := p.matcher.Match(on.link, hop.LocalKey, key); err == nil {
+					matches[hop.LocalKey] = m
+				}
+			}
+		}
+	}
+	return matches
 }
 
 // forgetKeys makes transports forget keys, unless an import has returned them again or the link has ended.

@@ -113,12 +113,12 @@ func (c *Candidate) route(op transport.Op) Route {
 		Transport: c.Transport,
 		Vectors:   c.Info.Vectors,
 		Bounces:   c.Info.Bounces,
-		Hops: []Hop{{Link: c.Link, Op: op, LocalKey: c.LocalKey, RemoteKey: c.RemoteKey, Rails: c.Match.Rails,
-			Near: c.Match.Near, There: c.Match.There, Why: c.Match.Why}},
+		Hops:      []Hop{{Link: c.Link, Op: op, LocalKey: c.LocalKey, RemoteKey: c.RemoteKey}},
 		SliceMax:  c.Info.SliceMax,
 		SliceBest: c.Info.SliceBest,
 		Alignment: max(c.Info.Alignment, 1),
 	}
+	r.Hops[0].match(c.Match)
 	if r.SliceBest == 0 || (r.SliceMax != 0 && r.SliceBest > r.SliceMax) {
 		r.SliceBest = r.SliceMax
 	}

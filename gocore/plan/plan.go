@@ -36,6 +36,11 @@ type Hop struct {
 	There     []uint8 // how near its far end is to the peer's memory; nil: not known
 }
 
+// match notes on which rails the keys of the hop work.
+func (h *Hop) match(m transport.Match) {
+	h.Rails, h.Near, h.There, h.Why = m.Rails, m.Near, m.There, m.Why
+}
+
 // Route is one way; Plan.Routes[0] is tried first.
 type Route struct {
 	Transport uint8 // index of the transport that carries the crossing hop, for names and metrics
@@ -79,8 +84,13 @@ func (p *Plan) Reaches(link LinkID, key transport.RemoteKey) bool {
 	return false
 }
 
-// Rekeyed returns the plan with another key for the region that has key old on a link. The routes keep their order.
-func (p *Plan) Rekeyed(link LinkID, old, key transport.RemoteKey) *Plan {
+// Matches says on which rails of a link a region's key works, by the local key beside it. Where that is not known, the
+// rails say it: one that cannot use the two refuses their slices as errs.NotHere.
+type Matches map[transport.LocalKey]transport.Match
+
+// Rekeyed returns the plan with another key for the region that has key old on a link. The routes keep their order; the
+// rails are those of the new key.
+func (p *Plan) Rekeyed(link LinkID, old, key transport.RemoteKey, matches Matches) *Plan {
 	next := *p
 	next.Routes = slices.Clone(p.Routes)
 	for i := range next.Routes {
@@ -89,6 +99,7 @@ func (p *Plan) Rekeyed(link LinkID, old, key transport.RemoteKey) *Plan {
 		for j := range r.Hops {
 			if h := &r.Hops[j]; h.Link == link && h.RemoteKey == old {
 				h.RemoteKey = key
+				h.match(matches[h.LocalKey])
 			}
 		}
 	}

@@ -8,7 +8,8 @@ package transport
 // then keeps the task away from this rail; the rail's health does not suffer.
 type Matcher interface {
 	// Match says on which rails of a link a pair of keys works. It is asked when a plan is made, so not for each
-	// transfer, and does not block. Plans are made again when a rail comes up, and when a descriptor is replaced.
+	// transfer, and does not block. Plans are made again when a rail comes up, and when a descriptor is replaced; then
+	// it is asked for running transfers, too.
 	// errs.NotHere means that the pair works on none, with the reason for people.
 	Match(link Link, local LocalKey, remote RemoteKey) (Match, error)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/loop"
+	"github.com/tent-engine/tent/transports/sim"
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
@@ -32,7 +33,8 @@ type versions struct {
 	current map[version]uint64
 	oldest  map[version]uint64
 	refused atomic.Int64
-	failing atomic.Int64 // imports that fail yet
+	failing atomic.Int64  // imports that fail yet
+	matched atomic.Uint64 // the newest key that Match was asked about
 }
 
 type version struct {
@@ -118,6 +120,12 @@ func (r *replacer) Import(l transport.Link, d transport.Descriptor) (transport.R
 	made := &numbered{version{transport.ID(d[:16]), transport.LocalKey(binary.LittleEndian.Uint64(d[16:]))}, inner,
 		binary.LittleEndian.Uint64(d[24:])}
 	return r.imports.Insert(func(transport.RemoteKey) *numbered { return made }), nil
+}
+
+// Match implements transport.Matcher: the keys work on every rail.
+func (r *replacer) Match(_ transport.Link, _ transport.LocalKey, there transport.RemoteKey) (transport.Match, error) {
+	r.all.matched.Store(uint64(there))
+	return transport.Match{}, nil
 }
 
 func (r *replacer) Forget(_ transport.Link, key transport.RemoteKey) { r.imports.Delete(key) }
@@ -212,6 +220,7 @@ type changer struct {
 	imports func(e *engine.Engine) int
 	refused func() int64
 	failing *atomic.Int64 // imports that fail yet
+	matched *atomic.Uint64
 }
 
 func changers() map[string]func(t *testing.T) *changer {
@@ -240,6 +249,7 @@ func replacers(over transport.Factory) *changer {
 		imports: func(e *engine.Engine) int { return opened[e].opened.imports.Len() },
 		refused: all.refused.Load,
 		failing: &all.failing,
+		matched: &all.matched,
 	}
 }
 
@@ -299,6 +309,24 @@ func TestTransfersGoOnWhileDescriptorsChange(t *testing.T) {
 				"old keys are never forgotten")
 		})
 	}
+}
+
+// Running transfers have plans; the rails of the new key are asked for with these, and not with the next plan alone.
+func TestTheRailsOfANewDescriptorAreAskedForAtOnce(t *testing.T) {
+	c := replacers(sim.Factory{Settings: sim.Settings{Network: sim.NewInline(1)}})
+	a, b := c.open(t), c.open(t)
+	const size = 4 << 10
+	source, target := newGuarded(t, size), newGuarded(t, size)
+	offer(t, a, source.bytes, "")
+	offer(t, b, target.bytes, "kv")
+	id, err := a.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source.bytes),
+		Length: size, Remote: engine.Remote{Segment: segment(t, a, b, "kv")}})
+	require.NoError(t, err)
+	require.Equal(t, dispatch.Completed, ended(t, a, id).State)
+	old := c.matched.Load()
+	require.NotZero(t, old)
+	c.change(b, true)
+	require.Eventually(t, func() bool { return c.matched.Load() != old }, patience, time.Millisecond)
 }
 
 // An import asks the peer, and may fail by a peer that is busy. The next one finds it well.

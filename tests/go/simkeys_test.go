@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/sim"
 )
@@ -90,8 +91,22 @@ func (e *simEngine) renew(owner *simEngine, now clock.Time) {
 		if e.core.Pending() > 0 {
 			seen["rekeyed while transfers ran"]++
 		}
-		e.core.Rekey(known.links[k], old, key, now)
+		var matches plan.Matches // or its rails say it
+		if e.run.random.IntN(2) == 0 {
+			matches = e.matches(k, link, key)
+		}
+		e.core.Rekey(known.links[k], old, key, matches, now)
 	}
+}
+
+// matches says on which rails a new key works beside the one of our area.
+func (e *simEngine) matches(k int, on transport.Link, there transport.RemoteKey) plan.Matches {
+	here := e.keys[0][k]
+	match, err := e.transports[k].(transport.Matcher).Match(on, here, there)
+	if err != nil {
+		return nil
+	}
+	return plan.Matches{here: match}
 }
 
 func (e *simEngine) linkOf(k int, known *simPeer) transport.Link {
