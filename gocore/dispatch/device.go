@@ -65,7 +65,7 @@ func (c *Core) plug(r *railState, now clock.Time) {
 	r.device = d
 	d.records++
 	d.rails = append(d.rails, r)
-	d.resize()
+	d.resize(now)
 	c.countWaiting(r.link, -1)
 	r.link.findDevices()
 	c.countWaiting(r.link, 1)
@@ -88,7 +88,7 @@ func (c *Core) unplug(r *railState, now clock.Time) {
 			continue
 		}
 		d.rails = append(d.rails[:i], d.rails[i+1:]...)
-		d.resize()
+		d.resize(now)
 		c.countWaiting(r.link, -1)
 		r.link.findDevices()
 		c.countWaiting(r.link, 1)
@@ -98,8 +98,15 @@ func (c *Core) unplug(r *railState, now clock.Time) {
 	}
 }
 
-// resize follows the number of rails.
-func (d *device) resize() { d.shared = len(d.rails) > 1 }
+// resize follows the number of rails. The meter begins at once where slices are on the wire: it has not seen their
+// begin, and a sample of before would last until now.
+func (d *device) resize(now clock.Time) {
+	was := d.shared
+	d.shared = len(d.rails) > 1
+	if d.shared && !was && !d.idle() {
+		d.meter.Begin(now)
+	}
+}
 
 // findDevices lists the devices of a link's rails that are up.
 func (l *link) findDevices() {

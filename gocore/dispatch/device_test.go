@@ -406,3 +406,77 @@ func TestTransportsShareTheWireOfANIC(t *testing.T) {
 		require.Len(t, r.core.devices[deviceKey{"end", number + 1}].rails, 1)
 	}
 }
+
+// carry completes slices in their order for a time, 1 GB/s over all NICs, or until nothing is out.
+func (r *rig) carry(d time.Duration) {
+	for end := r.now.Add(d); len(r.out) > 0 && r.now < end; {
+		r.now = r.now.Add(time.Duration(r.out[0].Length))
+		r.finish(0, nil)
+	}
+}
+
+// leastRate is the lowest rate that is believed of a NIC while it carries for a time.
+func (r *rig) leastRate(d *device, within time.Duration) float64 {
+	least := d.meter.Rate()
+	for end := r.now.Add(within); r.now < end; {
+		require.NotEmpty(r, r.out)
+		r.carry(100 * time.Microsecond)
+		least = min(least, d.meter.Rate())
+	}
+	return least
+}
+
+// A NIC that carries 1 GB/s all the time is believed to, whenever its own rate is measured: while several rails share
+// it.
+func TestANICKeepsItsRateWhoeverSharesIt(t *testing.T) {
+	for name, happens := range map[string]func(r *rig, first *plan.Plan){
+		"another peer comes while it is busy": func(r *rig, first *plan.Plan) {
+			r.submit(first, High, 64<<20, clock.Never)
+			r.carry(20 * ms)
+			r.onNIC(8)
+			r.carry(time.Second)
+		},
+		"another peer goes, and one comes much later": func(r *rig, first *plan.Plan) {
+			gone := r.onNIC(8).Routes[0].Hops[0].Link
+			r.submit(first, High, 4<<30, clock.Never)
+			r.carry(50 * ms)
+			r.core.RailDown(gone, railOf(gone, 0, 1), nil, r.now)
+			r.carry(2 * time.Second)
+		},
+		"this process is stopped": func(r *rig, first *plan.Plan) {
+			r.onNIC(8)
+			r.submit(first, High, 64<<20, clock.Never)
+			r.carry(20 * ms)
+			r.now = r.core.Deadline().Add(10 * time.Second)
+			r.step()
+		},
+		"the peer is stopped": func(r *rig, first *plan.Plan) {
+			r.onNIC(8)
+			r.submit(first, High, 64<<20, clock.Never)
+			r.carry(20 * ms)
+			for range 1000 {
+				r.wait(ms)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Options{})
+			first := r.onNIC(7)
+			happens(r, first)
+			r.now = r.now.Add(ms)
+			second := r.onNIC(9)
+			r.submit(second, High, 1<<30, clock.Never)
+			r.submit(first, Low, 1<<30, clock.Never)
+			d := r.core.link(first.Routes[0].Hops[0].Link).devices[0]
+			require.True(t, d.shared)
+			require.InEpsilon(t, 1e9, r.leastRate(d, 20*ms), 0.5)
+		})
+	}
+}
+
+// onNIC is a plan for a new peer by a rail of one NIC.
+func (r *rig) onNIC(peer uint32) *plan.Plan {
+	id := r.core.AddLink(LinkSpec{Peer: peer, PeerName: fmt.Sprint("peer", peer), Info: &transport.Info{}})
+	r.nic(id, 0, "eth0", 4<<20)
+	return to(r.core, id)
+}

@@ -180,6 +180,7 @@ func (c *Core) resume(p *peer, now clock.Time) {
 			r.fresh = r.heard
 			c.timers.SetSooner(&r.timer, now.Add(c.options.SuspectAfter))
 			if r.device.shared { // bytes of LOW that did not move do so again
+				r.device.meter.Resume(now)
 				c.findStuck(r.device, now)
 			}
 		}

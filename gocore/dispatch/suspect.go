@@ -85,8 +85,11 @@ func (c *Core) forgive(late, now clock.Time) {
 	}
 }
 
-// resumeMeters begins the samples of all rails anew after one long stop.
+// resumeMeters begins the samples of all rails and NICs anew after one long stop.
 func (c *Core) resumeMeters(now clock.Time) {
+	for _, d := range c.devices {
+		d.meter.Resume(now)
+	}
 	for _, l := range c.links {
 		if l == nil {
 			continue

@@ -161,7 +161,7 @@ func (m *Meter) Carried(n uint64, idle bool, now clock.Time) {
 		m.Settle()
 		// A small window may empty the rail within sampleTime each time. Alone, only the slowest of such times would be
 		// long enough for a sample.
-		if m.full {
+		if m.full && m.since != 0 {
 			m.kept = m.until - m.since
 		}
 		m.since = 0

@@ -163,6 +163,17 @@ func TestTimesOfARailThatWasNotFullAreDropped(t *testing.T) {
 	require.InEpsilon(t, 1e8, m.Rate(), 0.01)
 }
 
+// The caller may not have begun when the rail was first full.
+func TestNoTimeBeforeTheBeginIsKept(t *testing.T) {
+	var m Meter
+	m.Reset(1e8)
+	now := clock.Time(time.Hour)
+	m.Full(false)
+	m.Carried(1<<20, true, now)
+	deliver(&m, 1e8, 1<<20, 1, true, now.Add(time.Millisecond))
+	require.InEpsilon(t, 1e8, m.Rate(), 0.01)
+}
+
 // A rail that is never empty is let run empty now and then, and given up on if it does not.
 func TestABusyRailIsLetRunEmpty(t *testing.T) {
 	var m Meter
