@@ -401,7 +401,9 @@ func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 		r.noted, r.link.delivered = now, now
 		c.endStandstill(r, r.flight.First(), c.awake(now))
 		c.signOfLife(r, now)
-		r.meter.Spoke(now)
+		if r.slices > 0 {
+			r.meter.Spoke(now)
+		}
 	}
 }
 

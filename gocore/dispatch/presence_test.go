@@ -270,6 +270,28 @@ func TestOurOwnShortPausesTeachNoPatience(t *testing.T) {
 	}
 }
 
+// An idle rail owes nothing, so the time before a word of it is no silence.
+func TestAWordOfAnIdleRailTeachesNoPatience(t *testing.T) {
+	for _, idle := range []time.Duration{10 * ms, time.Second, time.Hour} {
+		var limits []time.Duration
+		for _, words := range []int{0, 1, 3} {
+			r := newRig(t, Options{})
+			id := r.link(1, 0, 1, 1<<20)
+			p := to(r.core, id)
+			r.submit(p, High, 64<<20, clock.Never)
+			r.carry(time.Second)
+			for range words {
+				r.now = r.now.Add(idle)
+				r.core.Progress(id, railOf(id, 0, 1), r.now)
+			}
+			r.submit(p, High, 64<<20, clock.Never)
+			r.carry(10 * ms)
+			limits = append(limits, r.core.silenceOf(r.core.link(id).rails[0]))
+		}
+		require.Equal(t, slices.Repeat(limits[:1], 3), limits)
+	}
+}
+
 // TestAnErrorSaysWhatBecameOfTheBytes: nothing was sent, some may have landed, or some may still land.
 func TestAnErrorSaysWhatBecameOfTheBytes(t *testing.T) {
 	cause := errs.New(errs.PeerUnreachable, "peer", "the peer has gone").WithScope(errs.ScopeLink, errs.SideRemote)
