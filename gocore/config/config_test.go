@@ -154,6 +154,7 @@ func TestMistakesNameKeyAndWhatItTakes(t *testing.T) {
 		{`{"transports/birds/addresses": ["0.0.0.0"]}`, `not the address of one interface`},
 		{`{"transports/birds/rail_cooldown_secs": 400, "transports/birds/rail_cooldown_max_secs": 300}`,
 			`rail_cooldown_secs is 400 s (argument), more than transports/birds/rail_cooldown_max_secs is 300 s (argument)`},
+		{`{"transports/birds/priority_promotion_timeout_us": 0}`, `0 is out of range`},
 		{`{"transports/birds/credit_requests": 100}`,
 			`100 is out of range: it takes an integer from 64 to 16384, a power of two`},
 		{`{"transports/birds/slice_bytes": 5000}`, `from 4096 to 67108864 B, a multiple of 4096`},

@@ -18,7 +18,7 @@ type Rail struct {
 	AllowCrossNUMA    bool          `key:"allow_cross_numa" default:"true" from:"transports seed" help:"NICs of another NUMA node than the memory's help when the near ones have no room. If false they do so only when no near one is left."`
 	Filtering         bool          `key:"enable_priority_filtering" default:"true" from:"QoS seed" help:"NICs take turns in refusing lower classes while a higher one has work; of several rails to a peer, one always takes each class."`
 	FilterInterval    time.Duration `key:"local_rotation_interval_us" takes:"1..1000000000" unit:"us" default:"200" from:"QoS seed" help:"Interval of those turns."`
-	PromotionTimeout  time.Duration `key:"priority_promotion_timeout_us" takes:"0..1000000000" unit:"us" default:"10000" from:"QoS seed" help:"Time since a waiting class was last served on a rail after which its head gets one turn."`
+	PromotionTimeout  time.Duration `key:"priority_promotion_timeout_us" takes:"1..1000000000" unit:"us" default:"10000" from:"QoS seed" help:"Time since a waiting class was last served on a rail after which its head gets one turn."`
 	PromotionPerEntry bool          `key:"priority_promotion_per_entry" default:"false" from:"upstream" help:"As many turns in the time-out as requests of the class wait, instead of one."`
 	ByDeadline        bool          `key:"deadline_bw_arbitration" default:"false" from:"upstream" help:"Order inside a class by slack: deadline - now - bytes / rate; requests without a deadline come last, and one that would be late at twice the best measured rate ends as TIMEOUT unsent."`
 	SlotInterval      time.Duration `key:"slot_rotation_interval_ms" takes:"1..60000" unit:"ms" default:"2" from:"QoS seed" help:"Length of a time slot shared by the processes of a host."`
