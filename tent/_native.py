@@ -142,6 +142,56 @@ def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) ->
     return values[0]
 
 
+class _Shelter(threading.Thread):
+    """A thread of call_to_end()."""
+
+
+def sheltered() -> bool:
+    """Whether the caller runs inside call_to_end(), on a thread of its own."""
+    return isinstance(threading.current_thread(), _Shelter)
+
+
+def call_to_end(function: Callable[[], object], hurry: Callable[[], object]) -> None:
+    """Calls a function that must run to its end, on a thread where no signal handler of the program interrupts it.
+
+    When a handler raises meanwhile, `hurry` is called. The first error, of a handler or of the function, comes after
+    the end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        function()  # handlers run on the main thread only
+        return
+    errors: list[BaseException] = []
+    turn, ended = threading.Lock(), threading.Event()
+
+    def run() -> None:
+        if not turn.acquire(blocking=False):
+            return
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    try:
+        _Shelter(target=run, name="tent-call", daemon=True).start()
+    except RuntimeError:  # the interpreter is ending and starts no thread any more
+        run()
+    except BaseException as error:
+        errors.append(error)
+        hurry()
+        run()  # unless the thread does: the handler has interrupted its start
+    while not ended.is_set():
+        try:
+            if errors:
+                hurry()
+            ended.wait(WAIT_SLICE_MS / 1000)  # a signal just before a wait does not end it
+        except BaseException as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
 def milliseconds(timeout: float | str | None, otherwise: int = 1 << 40, name: str = "timeout") -> int:
     """A time-out as whole milliseconds, rounded up; None is `otherwise`. An error calls the argument by `name`."""
     if timeout is None:

@@ -1,6 +1,6 @@
 """How engines end: in order, quiescent, and also when nobody asked for it.
 
-A close goes like this, and each step needs the one before:
+A close goes like this, in this order, and a step that fails keeps none of the later ones from running:
 
  1. `_closed` is set: nothing new is taken.
  2. Transfers under way end by themselves or, when the time is over, are cancelled; we wait for their end.
@@ -15,9 +15,11 @@ from __future__ import annotations
 import atexit
 import json
 import sys
+import threading
 import time
 import weakref
 from array import array
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import _native, loop
@@ -40,40 +42,60 @@ def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool =
     if _native.forked():
         raise _native.fork_error()
     limit_ms = _native.milliseconds(timeout)
-    if not engine._closing.acquire(blocking=not loop.on_thread()):
-        return  # a callback, which the close under way may be waiting for
+    if not engine._closing.acquire(blocking=not loop.in_a_close()):
+        return  # a callback or a finalizer, which the close under way may be waiting for
     try:
-        if engine._closed:
+        if engine._closed:  # by another thread, or by this one: a signal handler has interrupted its close()
             return
         engine._closed = True
         _open.discard(engine)
-        interrupted: BaseException | None = None
-        try:
-            over = _wait_all(engine, limit_ms)
-        except KeyboardInterrupt as error:
-            over, interrupted = False, error
-        if not over:
-            _cancel_all(engine)
-            _wait_all(engine, int(1000 * (EXIT_SECONDS if exiting else _END_SECONDS)))
-        _settle_all(engine)
-        engine._hub.close()
-        library, engine._library = engine._library, _native.CLOSED
-        engine._states.release()
-        engine._words.release()
-        _finish(engine, library, int(1000 * EXIT_SECONDS) if exiting else limit_ms, exiting)
-        for stream in list(engine._streams):
-            stream._wake_all()
-        if interrupted is not None:
-            raise interrupted
+        hurry = threading.Event()
+        steps = partial(_close, engine, limit_ms, hurry, exiting)
+        if exiting:
+            steps()
+        else:
+            _native.call_to_end(steps, hurry.set)
     finally:
         engine._closing.release()
 
 
-def _finish(engine: Handle, library: Library, limit_ms: int, exiting: bool) -> None:
+def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool) -> None:
+    """Takes every step, then raises the first error. `hurry` ends the wait for transfers under way."""
+    library = engine._library
+    failure: BaseException | None = None
+    for step in (
+        partial(_wait_all, engine, limit_ms, hurry),
+        partial(_cancel_all, engine, EXIT_SECONDS if exiting else _END_SECONDS),
+        partial(_settle_all, engine),
+        engine._hub.close,
+        partial(_cut_off, engine),
+        partial(_finish, engine, library, int(1000 * EXIT_SECONDS) if exiting else limit_ms),
+        partial(_wake_streams, engine),
+    ):
+        try:
+            step()
+        except BaseException as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def _cut_off(engine: Handle) -> None:
+    """From now on every call finds the engine closed."""
+    engine._library = _native.CLOSED
+    engine._states.release()
+    engine._words.release()
+
+
+def _wake_streams(engine: Handle) -> None:
+    for stream in list(engine._streams):
+        stream._wake_all()
+
+
+def _finish(engine: Handle, library: Library, limit_ms: int) -> None:
     """The last call into Go, and the end of the buffers that it gives back."""
     bound_ms = min(limit_ms, int(1000 * _END_SECONDS))
-    call = _native.call if exiting else _native.call_long
-    held = json.loads(call(library.pybind_Close, engine._id, bound_ms, True)).get("held") or []
+    held = json.loads(_native.call(library.pybind_Close, engine._id, bound_ms, True)).get("held") or []
     memories = list(engine._memories.values())
     engine._memories.clear()
     if held:
@@ -99,13 +121,13 @@ def _pending(engine: Handle) -> list[int]:
     return found
 
 
-def _wait_all(engine: Handle, limit_ms: int) -> bool:
-    """Waits until nothing is under way; False if the time was over first."""
+def _wait_all(engine: Handle, limit_ms: int, hurry: threading.Event | None = None) -> None:
+    """Waits until nothing is under way, the time is over, or somebody is in a hurry."""
     until = time.monotonic() + limit_ms / 1000
     while ids := array("Q", _pending(engine)):
         left_ms = int((until - time.monotonic()) * 1000)
-        if left_ms <= 0:
-            return False
+        if left_ms <= 0 or (hurry is not None and hurry.is_set()):
+            return
         address, n = ids.buffer_info()
         try:
             engine._library.pybind_WaitMany(engine._id, address, n, n, min(left_ms, _native.WAIT_SLICE_MS))
@@ -113,22 +135,26 @@ def _wait_all(engine: Handle, limit_ms: int) -> bool:
             if isinstance(translate(error), LookupError):
                 continue  # one of them was freed meanwhile: look again
             raise translate(error) from None
-    return True
 
 
-def _cancel_all(engine: Handle) -> None:
+def _cancel_all(engine: Handle, seconds: float) -> None:
+    """Cancels what is still under way, and waits for its end."""
     for batch in _pending(engine):
         try:
             _native.call(engine._library.pybind_Cancel, engine._id, batch, -1)
         except TentError:
             pass  # it has ended meanwhile
+    _wait_all(engine, int(1000 * seconds))
 
 
 def _settle_all(engine: Handle) -> None:
     for reference in list(engine._live.values()):
         transfer = reference()
         if transfer is not None:
-            transfer._settle()
+            try:
+                transfer._settle()
+            except TentError:
+                pass  # another thread is dropping it, and has given its batch back
     engine._live.clear()
 
 

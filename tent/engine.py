@@ -83,7 +83,7 @@ class Engine(Moves, Admission):
         **keywords: Unpack[Given],
     ) -> None:
         self._closed = True  # until there is something to close
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()
         text = settings.merged(config, keywords)
         library = _native.load()
         self._library = library
@@ -430,7 +430,9 @@ class Engine(Moves, Admission):
         """Closes the engine: no byte is read or written any more when this returns. Again: no effect.
 
         It waits up to `timeout` seconds for transfers under way (None: to their own limits) and cancels the rest. Their
-        callbacks have run by then, but for one that takes longer than 5 s, and the one that calls close() itself.
+        callbacks have run by then, but for one that takes longer than 5 s, and the one that calls close() itself. A
+        signal handler that raises shortens the wait: the rest are cancelled, and its exception comes when all is over.
+        In a handler that has interrupted a close() of the same engine, close() returns at once.
         """
         close_engine(self, timeout)
 

@@ -71,7 +71,7 @@ class Handle:
     peer_id: str
     _default_priority: int  # of calls that give none
     _closed: bool
-    _closing: threading.Lock  # held while close() is under way
+    _closing: threading.RLock  # held while close() is under way; a signal handler inside it may close too
     _library: Library
     _id: int
     _states: memoryview  # of the batches, in the shared page
@@ -112,7 +112,7 @@ class Handle:
             return False
         if _native.forked():
             raise _native.fork_error()
-        if not loop.on_thread():
+        if not loop.in_a_close():
             with self._closing:
                 pass
         return True

@@ -146,7 +146,7 @@ class Hub:
 
     def close(self) -> None:
         """Hands out the last ends and leaves the thread. The engine's eventfd may be closed afterwards."""
-        self.dispatch()
+        _guarded(self.dispatch)  # a handler of `logging` may raise
         with self._lock:
             left, self._watchers = list(self._watchers), self._watchers
             worker, self._worker = self._worker, None
@@ -258,6 +258,11 @@ def on_thread() -> bool:
     """Whether the caller runs on tent's thread."""
     worker = _Worker._current
     return worker is not None and worker.thread is threading.current_thread()
+
+
+def in_a_close() -> bool:
+    """Whether a close may be waiting for the caller: it runs on tent's thread, or on one that closes an engine."""
+    return on_thread() or _native.sheltered()
 
 
 def forget() -> None:

@@ -1,0 +1,134 @@
+"""Engine.close(), disturbed: by signal handlers, by transfers that are dropped beside it, by steps that fail."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from conftest import Pair
+
+import tent
+from tent import closing
+from tent.testing import PeerProcess
+
+pytestmark = pytest.mark.interpreter
+
+
+class Closing:
+    """An engine that offers memory to `other`, has a transfer under way that cannot end by itself, and is interrupted
+    by SIGALRM at some steps of its close."""
+
+    def __init__(
+        self, engines: Callable[..., tent.Engine], peer: PeerProcess, steps: list[str], patch: pytest.MonkeyPatch
+    ) -> None:
+        self.engine, self.other = engines(), engines()
+        self.offered = self.engine.register(bytearray(4096), name="kv")
+        self.to = self.other.open(self.engine.address)
+        source = self.engine.allocate(16 << 20)
+        segment = self.engine.open(peer.address)
+        self.engine.write(source[0:64], segment["kv"][0:64]).result(10)
+        peer.stop()
+        self.transfer = self.engine.write(source, segment["kv"])
+        self._handled = threading.Semaphore(0)
+        for step in steps:
+            patch.setattr(closing, step, self._interrupted(getattr(closing, step)))
+
+    def _interrupted(self, step: Callable[..., None]) -> Callable[..., None]:
+        def interrupted(*arguments: Any) -> None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+            assert self._handled.acquire(timeout=30)
+            step(*arguments)
+
+        return interrupted
+
+    @contextmanager
+    def handler(self, of: Callable[[], object]) -> Iterator[None]:
+        """SIGALRM calls a function."""
+
+        def handle(*_: object) -> None:
+            self._handled.release()
+            of()
+
+        old = signal.signal(signal.SIGALRM, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGALRM, old)
+
+    def check_ended(self) -> None:
+        """No peer reaches the memory any more, and the transfer has an end."""
+        assert self.engine.closed and self.offered._memory.keeper is None
+        assert self.transfer.state == tent.TransferStatusEnum.CANCELED
+        with self.other.allocate(64) as page, pytest.raises(tent.TentError):
+            self.other.write(page, self.to["kv"][0:64]).result(10)
+
+
+@pytest.mark.parametrize("steps", [["_wait_all"], ["_wait_all", "_settle_all"], ["_finish"]])
+def test_a_signal_handler_that_raises_keeps_no_engine_open(
+    engines: Callable[..., tent.Engine],
+    peers: Callable[..., PeerProcess],
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[str],
+) -> None:
+    under = Closing(engines, peers(size=16 << 20), steps, monkeypatch)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with under.handler(interrupt), pytest.raises(KeyboardInterrupt):
+        under.engine.close(timeout="1s" if "_finish" in steps else 30)
+    under.check_ended()
+
+
+def test_a_signal_handler_may_close_the_engine_that_is_closing(
+    engines: Callable[..., tent.Engine], peers: Callable[..., PeerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under = Closing(engines, peers(size=16 << 20), ["_wait_all"], monkeypatch)
+
+    def close() -> None:
+        under.engine.close(timeout=1)
+        under.offered.close()
+        raise SystemExit  # as handlers of SIGTERM do
+
+    with under.handler(close), pytest.raises(SystemExit):
+        under.engine.close()
+    under.check_ended()
+
+
+class Dropped:
+    """Stands for a transfer that another thread is dropping: its batch was given back."""
+
+    def _settle(self) -> None:
+        raise tent.InvalidEntryError("no such batch")
+
+
+def test_a_transfer_that_is_dropped_beside_a_close_does_not_disturb_it(pair: Callable[..., Pair]) -> None:
+    both, dropped = pair(4096), Dropped()
+    both.near._live[0] = weakref.ref(dropped)
+    transfer = both.near.write(both.local, both.remote)
+    both.theirs.expect(0, both.mine.expected)
+    assert transfer.wait(10) == tent.TransferStatusEnum.COMPLETED
+    both.near.close()
+    assert transfer.result() == 4096
+
+
+@pytest.mark.parametrize("step", ["_wait_all", "_cancel_all", "_settle_all"])
+def test_a_step_that_fails_keeps_no_engine_open(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    both = pair(4096)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(closing, step, fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        both.near.close()
+    assert both.near.closed and both.local._memory.keeper is None
+    with pytest.raises(tent.TentError):
+        both.far.open(both.near.address)
