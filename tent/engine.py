@@ -148,21 +148,13 @@ class Engine(Moves, Admission):
         if location == "*":
             location = found.location
         allowed = self._permission(permission, bool(name), found.read_only)
-        id = self._call(
-            self._library.pybind_Register,
-            found.address,
-            found.size,
-            found.read_only,
-            bool(growable),
-            text_of(name, "name"),
-            text_of(location, "location"),
-            allowed,
-            identities("peers", peers),
-        )
+        arguments = text_of(name, "name"), text_of(location, "location"), allowed, identities("peers", peers)
         memory = Memory(found.address, found.size, found.read_only, found.owner)
-        if self._info["platforms"]:  # one of them may know the memory
-            location = self._call_json(self._library.pybind_RegionStanding, id)["location"]
-        return self._adopt(id, memory, name or "", location)
+        with self._registering(memory) as ids:
+            self._register(ids, found.address, found.size, found.read_only, bool(growable), *arguments)
+            if self._info["platforms"]:  # one of them may know the memory
+                location = self._call_json(self._library.pybind_RegionStanding, ids[0])["location"]
+            return self._adopt(ids[0], memory, name or "", location)
 
     def allocate(
         self,

@@ -9,6 +9,8 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from . import _native, loop
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_UNDO_MS = 30_000  # for a region whose registration was interrupted
 
 
 class Settles(Protocol):
@@ -101,6 +105,38 @@ class Handle:
     def _call_json(self, function: Callable[Concatenate[int, P], str], /, *arguments: P.args, **none: P.kwargs) -> Any:
         """Calls one that answers in JSON, and returns the parsed answer."""
         return json.loads(self._call(function, *arguments, **none))
+
+    def _register(self, into: list[int], *memory: Any) -> None:
+        """Registers memory and appends the region's id to `into`, in one step for the interpreter: no signal handler
+        raises between the registration and its record."""
+        _native.call(into.extend, starmap(self._library.pybind_Register, [(self._id, *memory)]))
+
+    @contextmanager
+    def _registering(self, memory: Memory) -> Iterator[list[int]]:
+        """Keeps memory while it is registered; the id of its region goes into the list. If something fails behind that,
+        as a signal handler does, the region is closed again, or its memory is kept until the engine has closed."""
+        ids: list[int] = []
+        key = -id(memory)  # no region has it
+        self._memories[key] = memory
+        try:
+            yield ids
+        except BaseException:
+            if self._undone(ids):
+                del self._memories[key]
+            raise
+        del self._memories[key]
+
+    def _undone(self, regions: list[int]) -> bool:
+        """Closes the regions of a call that has failed. False: their memory could not be had back."""
+        try:
+            for region in regions:
+                if self._call_long(self._library.pybind_CloseRegion, region, _UNDO_MS):
+                    return False
+                self._memories.pop(region, None)
+        except (TentError, TimeoutError) as error:
+            loop.logger.warning("engine %s keeps the memory of a call that failed: %s", self.name, error)
+            return False
+        return True
 
     def _check_open(self) -> None:
         if self._closed:

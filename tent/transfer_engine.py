@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import _native, buffers, files, moving, packing
 from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
-from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
+from .errors import InvalidArgumentError, transfer_error, translate
+from .local_memory import LocalMemory
 from .page import CELL_WORDS, COMPLETED, PENDING
 from .quantities import limit_of, text_of
 from .records import (
@@ -77,7 +78,7 @@ class TransferEngine:
     ) -> None:
         self.engine = Engine(config, name=name, **settings)
         self._polled = _Polled(-1, 0, -1)  # of the batch that was polled last; replaced as a whole
-        self._regions: dict[tuple[int, int], tuple[int, bool]] = {}  # (address, size) -> region id, whether ours
+        self._memory = LocalMemory(self.engine)
         self._words = self.engine._words
 
     # Identity
@@ -168,27 +169,11 @@ class TransferEngine:
 
     def allocate_local_memory_ex(self, size: int, options: MemoryOptions) -> int:
         """The same with options."""
-        made = self.engine._call_json(
-            self.engine._library.pybind_Allocate,
-            _u64(size, "size"),
-            "",
-            text_of(options.location, "location"),
-            int(Permission(options.perm)),
-            False,
-            False,
-            "",
-        )
-        address = int(made["address"])
-        self._regions[address, int(made["size"])] = (int(made["id"]), True)
-        return address
+        return self._memory.allocate(_u64(size, "size"), options.location, int(Permission(options.perm)))
 
     def free_local_memory(self, address: int) -> None:
         """Ends the access of peers and unmaps memory of allocate_local_memory, at once."""
-        key = self._find(address, 0, ours=True)
-        id, _ = self._regions[key]
-        self.engine._call_long(self.engine._library.pybind_CloseRegion, id, 30_000)
-        self.engine._call(self.engine._library.pybind_FreeMemory, id)
-        del self._regions[key]
+        self._memory.free(_u64(address, "address"))
 
     def allocate_memory_guard(self, size: int, location: str = kWildcardLocation) -> MemoryGuard:
         """allocate_local_memory for a `with` block."""
@@ -207,20 +192,11 @@ class TransferEngine:
 
     def register_local_memory_ex(self, address: int, size: int, options: MemoryOptions) -> None:
         """The same with options."""
-        if (address, size) in self._regions:
-            return
-        id = self.engine._call(
-            self.engine._library.pybind_Register,
-            _u64(address, "address"),
-            _u64(size, "size"),
-            False,
-            False,
-            "",
-            text_of(options.location, "location"),
-            int(Permission(options.perm)),
-            "",
-        )
-        self._regions[address, size] = (int(id), False)
+        self._register(address, size, options, [])
+
+    def _register(self, address: int, size: int, options: MemoryOptions, made: list[tuple[int, int]]) -> None:
+        key = _u64(address, "address"), _u64(size, "size")
+        self._memory.register(key, options.location, int(Permission(options.perm)), made)
 
     def register_local_memory_batch(
         self, addresses: Sequence[int], sizes: Sequence[int], permission: Permission = Permission.GlobalReadWrite
@@ -234,23 +210,18 @@ class TransferEngine:
         """The same with options."""
         if len(addresses) != len(sizes):
             raise InvalidArgumentError(f"{len(addresses)} addresses and {len(sizes)} sizes")
-        done: list[tuple[int, int]] = []
+        made: list[tuple[int, int]] = []
         try:
             for address, size in zip(addresses, sizes):
-                if (address, size) not in self._regions:
-                    self.register_local_memory_ex(address, size, options)
-                    done.append((address, size))
+                self._register(address, size, options, made)
         except BaseException:
-            for address, size in done:
+            for address, size in made:
                 self.unregister_local_memory(address, size)
             raise
 
     def unregister_local_memory(self, address: int, size: int = 0) -> None:
         """Ends the access of peers; returns when they cannot touch it any more. Size 0 goes by address alone."""
-        key = self._find(address, size, ours=False)
-        id, _ = self._regions[key]
-        self.engine._call_long(self.engine._library.pybind_CloseRegion, id, 30_000)
-        del self._regions[key]
+        self._memory.unregister(_u64(address, "address"), size)
 
     def unregister_local_memory_batch(self, addresses: Sequence[int], sizes: Sequence[int] = ()) -> None:
         """Several ranges."""
@@ -258,14 +229,6 @@ class TransferEngine:
             raise InvalidArgumentError(f"{len(addresses)} addresses and {len(sizes)} sizes")
         for address, size in zip(addresses, sizes or repeat(0)):
             self.unregister_local_memory(address, size)
-
-    def _find(self, address: int, size: int, ours: bool) -> tuple[int, int]:
-        _u64(address, "address")
-        for key, (_, allocated) in self._regions.items():
-            if key[0] == address and (size == 0 or key[1] == size) and allocated == ours:
-                return key
-        how = "allocate_local_memory" if ours else "register_local_memory"
-        raise AddressNotRegisteredError(f"{address:#x} is not an address of {how}")
 
     # Batches
 

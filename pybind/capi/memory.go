@@ -26,17 +26,39 @@ type owned struct {
 	allocated bool
 }
 
-// regions are known to C by their addresses.
-var regions struct {
+// regions are known to C by their addresses. One thread at a time begins or ends a range; others wait for it, without a
+// lock that other ranges need. So a range that two threads register has one region, and one record.
+var regions = struct {
 	sync.Mutex
 	bySpan map[span]owned
+	taken  map[span]chan struct{} // closed when the thread that begins or ends the range is done
+}{bySpan: map[span]owned{}, taken: map[span]chan struct{}{}}
+
+// alone calls use while no other thread begins or ends the range.
+func (s span) alone(use func() error) error {
+	mine := make(chan struct{})
+	for {
+		regions.Lock()
+		theirs, taken := regions.taken[s]
+		if !taken {
+			break
+		}
+		regions.Unlock()
+		<-theirs
+	}
+	regions.taken[s] = mine
+	regions.Unlock()
+	defer func() {
+		regions.Lock()
+		delete(regions.taken, s)
+		regions.Unlock()
+		close(mine)
+	}()
+	return use()
 }
 
 func remember(s span, o owned) {
 	regions.Lock()
-	if regions.bySpan == nil {
-		regions.bySpan = map[span]owned{}
-	}
 	regions.bySpan[s] = o
 	regions.Unlock()
 }
@@ -59,13 +81,12 @@ func forget(engine int64) {
 	rooms.Unlock()
 }
 
-// take removes a range and returns its region; size 0 goes by the address alone.
-func take(engine int64, at, size uint64, allocated bool) (span, owned, error) {
+// lookUp returns a range and its region; size 0 goes by the address alone.
+func lookUp(engine int64, at, size uint64, allocated bool) (span, owned, error) {
 	regions.Lock()
 	defer regions.Unlock()
 	for s, o := range regions.bySpan {
 		if s.engine == engine && s.address == at && (size == 0 || s.size == size) && o.allocated == allocated {
-			delete(regions.bySpan, s)
 			return s, o, nil
 		}
 	}
@@ -74,6 +95,27 @@ func take(engine int64, at, size uint64, allocated bool) (span, owned, error) {
 		how = "tent_allocate_memory"
 	}
 	return span{}, owned{}, fmt.Errorf("ADDRESS_NOT_REGISTERED: %#x is not an address of %s", at, how)
+}
+
+// end calls use with the region of a range, and drops the record if that was no error.
+func end(engine int64, at, size uint64, allocated bool, use func(region uint64) error) error {
+	s, _, err := lookUp(engine, at, size, allocated)
+	if err != nil {
+		return err
+	}
+	return s.alone(func() error {
+		_, o, err := lookUp(engine, s.address, s.size, allocated) // another thread may have ended it meanwhile
+		if err != nil {
+			return err
+		}
+		if err := use(o.region); err != nil {
+			return err
+		}
+		regions.Lock()
+		delete(regions.bySpan, s)
+		regions.Unlock()
+		return nil
+	})
 }
 
 func (s span) known() bool {
@@ -144,64 +186,73 @@ func tent_allocate_memory_ex(engine C.tent_engine_t, addr *unsafe.Pointer, size 
 
 //export tent_free_memory
 func tent_free_memory(engine C.tent_engine_t, addr unsafe.Pointer) C.int {
-	s, o, err := take(number(engine), address(addr), 0, true)
-	if err != nil {
-		return failed(err)
-	}
-	if _, err := pybind.CloseRegion(s.engine, o.region, closeMs); err != nil {
-		remember(s, o) // a peer is still inside: the memory stays
-		return failed(err)
-	}
-	_, err = pybind.FreeMemory(s.engine, o.region)
-	return done(err)
+	id := number(engine)
+	return done(end(id, address(addr), 0, true, func(region uint64) error {
+		if _, err := pybind.CloseRegion(id, region, closeMs); err != nil {
+			return err // a peer is still inside: the memory stays
+		}
+		_, err := pybind.FreeMemory(id, region)
+		return err
+	}))
 }
 
-func register(engine int64, at, size uint64, growable bool, location string, permission int64) error {
-	s := span{engine, at, size}
-	if s.known() {
-		return nil
-	}
-	region, err := pybind.Register(engine, at, size, false, growable, "", location, permission, "")
-	if err == nil {
-		remember(s, owned{region, false})
-	}
-	return err
+// register registers a range as make does, unless it is known; fresh says whether it is new.
+func (s span) register(make func() (uint64, error)) (fresh bool, _ error) {
+	err := s.alone(func() error {
+		if s.known() {
+			return nil
+		}
+		region, err := make()
+		if err == nil {
+			remember(s, owned{region, false})
+			fresh = true
+		}
+		return err
+	})
+	return fresh, err
 }
+
+func register(
+	engine int64, at, size uint64, growable bool, location string, permission int64,
+) (fresh bool, _ error) {
+	return span{engine, at, size}.register(func() (uint64, error) {
+		return pybind.Register(engine, at, size, false, growable, "", location, permission, "")
+	})
+}
+
+func registered(_ bool, err error) C.int { return done(err) }
 
 func unregister(engine int64, at, size uint64) error {
-	s, o, err := take(engine, at, size, false)
-	if err != nil {
+	return end(engine, at, size, false, func(region uint64) error {
+		_, err := pybind.CloseRegion(engine, region, closeMs)
 		return err
-	}
-	if _, err = pybind.CloseRegion(s.engine, o.region, closeMs); err != nil {
-		remember(s, o)
-	}
-	return err
+	})
 }
 
 //export tent_register_memory
 func tent_register_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
-	return done(register(number(engine), address(addr), uint64(size), false, "*", int64(C.PERM_GLOBAL_READ_WRITE)))
+	const all = int64(C.PERM_GLOBAL_READ_WRITE)
+	return registered(register(number(engine), address(addr), uint64(size), false, "*", all))
 }
 
 //export tent_register_memory_with_perm
 func tent_register_memory_with_perm(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	permission C.int) C.int {
-	return done(register(number(engine), address(addr), uint64(size), false, "*", int64(permission)))
+	return registered(register(number(engine), address(addr), uint64(size), false, "*", int64(permission)))
 }
 
 //export tent_register_memory_ex
 func tent_register_memory_ex(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
-	return done(register(number(engine), address(addr), uint64(size), false, location, permission))
+	return registered(register(number(engine), address(addr), uint64(size), false, location, permission))
 }
 
 //export tent_register_growable_memory
 func tent_register_growable_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
-	return done(register(number(engine), address(addr), uint64(size), true, location, permission))
+	return registered(register(number(engine), address(addr), uint64(size), true, location, permission))
 }
 
 //export tent_unregister_memory
@@ -238,14 +289,14 @@ func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.s
 	var fresh []span
 	for i := range at {
 		s := span{engine, address(at[i]), uint64(length[i])}
-		known := s.known()
-		if err := register(engine, s.address, s.size, false, location, permission); err != nil {
-			for _, made := range fresh {
-				_ = unregister(engine, made.address, made.size)
+		made, err := register(engine, s.address, s.size, false, location, permission)
+		if err != nil {
+			for _, s := range fresh {
+				_ = unregister(engine, s.address, s.size)
 			}
 			return err
 		}
-		if !known {
+		if made {
 			fresh = append(fresh, s)
 		}
 	}

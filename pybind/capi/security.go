@@ -44,15 +44,13 @@ func tent_register_memory_for(engine C.tent_engine_t, addr unsafe.Pointer, size 
 	opts *C.tent_memory_options_t, peers *C.char) C.int {
 	location, permission := options(opts)
 	s := span{number(engine), address(addr), uint64(size)}
-	if s.known() {
+	fresh, err := s.register(func() (uint64, error) {
+		return pybind.Register(s.engine, s.address, s.size, false, false, "", location, permission, patterns(peers))
+	})
+	if err == nil && !fresh {
 		return wrong("the range is registered already: unregister it to change its peers")
 	}
-	region, err := pybind.Register(s.engine, s.address, s.size, false, false, "", location, permission, patterns(peers))
-	if err != nil {
-		return failed(err)
-	}
-	remember(s, owned{region, false})
-	return 0
+	return done(err)
 }
 
 //export tent_disconnect

@@ -1,0 +1,110 @@
+"""Local memory of the integer level: ranges by their addresses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import _native
+from .errors import AddressNotRegisteredError
+from .quantities import text_of
+
+if TYPE_CHECKING:
+    from .handle import Handle
+
+CLOSE_MS = 30_000
+
+Range = tuple[int, int]  # address, size
+
+
+class _Owned(NamedTuple):
+    region: int
+    allocated: bool  # by the engine
+
+
+class LocalMemory:
+    """The ranges that were registered or allocated by their addresses. Any thread may use it.
+
+    One thread at a time begins or ends a range; others wait for it, without a lock that other ranges need. So a range
+    that two threads register has one region, and one record by which it is taken back.
+    """
+
+    def __init__(self, engine: Handle) -> None:
+        self._engine = engine
+        self._change = threading.Condition()
+        self._taken: dict[Range, int] = {}  # by the thread that begins or ends the range
+        self._owned: dict[Range, _Owned] = {}
+
+    def allocate(self, size: int, location: str, permission: int) -> int:
+        """Returns the address of new memory."""
+        engine = self._engine
+        made = engine._call_json(
+            engine._library.pybind_Allocate, size, "", text_of(location, "location"), permission, False, False, ""
+        )
+        self._remember((int(made["address"]), int(made["size"])), _Owned(int(made["id"]), True))
+        return int(made["address"])
+
+    def free(self, address: int) -> None:
+        """Unmaps memory of allocate()."""
+        with self._ending(address, 0, allocated=True) as region:
+            self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS)
+            self._engine._call(self._engine._library.pybind_FreeMemory, region)
+
+    def register(self, key: Range, location: str, permission: int, made: list[Range]) -> None:
+        """Registers a range and appends it to `made`, unless it is registered already."""
+        where = text_of(location, "location")
+        ids: list[int] = []
+        with self._alone(key):
+            if key in self._owned:
+                return
+            try:
+                self._engine._register(ids, *key, False, False, "", where, permission, "")
+            finally:
+                for region in ids:  # also where a signal handler has raised behind the call
+                    self._remember(key, _Owned(region, False))
+                    made.append(key)
+
+    def unregister(self, address: int, size: int) -> None:
+        """Returns when nobody can touch the range any more. Size 0 goes by the address alone."""
+        with self._ending(address, size, allocated=False) as region:
+            self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS)
+
+    def _remember(self, key: Range, owned: _Owned) -> None:
+        with self._change:
+            self._owned[key] = owned
+
+    @contextmanager
+    def _alone(self, key: Range) -> Iterator[None]:
+        """Keeps other threads away from a range. A signal handler may raise at any place."""
+        me = threading.get_ident()
+        try:
+            with self._change:
+                while key in self._taken:
+                    self._change.wait(_native.WAIT_SLICE_MS / 1000)
+                self._taken[key] = me
+            yield
+        finally:
+            if key in self._taken and self._taken[key] == me:
+                del self._taken[key]
+            with self._change:
+                self._change.notify_all()
+
+    @contextmanager
+    def _ending(self, address: int, size: int, allocated: bool) -> Iterator[int]:
+        """Gives the region of a range to the thread that ends it, and drops the record when that was done."""
+        key = self._find(address, size, allocated)
+        with self._alone(key):
+            key = self._find(*key, allocated)  # another thread may have ended it meanwhile
+            yield self._owned[key].region
+            with self._change:
+                del self._owned[key]
+
+    def _find(self, address: int, size: int, allocated: bool) -> Range:
+        with self._change:
+            for key, owned in self._owned.items():
+                if key[0] == address and (size == 0 or key[1] == size) and owned.allocated == allocated:
+                    return key
+        how = "allocate_local_memory" if allocated else "register_local_memory"
+        raise AddressNotRegisteredError(f"{address:#x} is not an address of {how}")
