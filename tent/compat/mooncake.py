@@ -422,7 +422,7 @@ class TransferEngine:
         """0 when a change of local memory was made, else -1 and a line in the log."""
         try:
             change(*arguments)
-        except TentError as error:
+        except (TentError, TimeoutError) as error:
             return self._failed(call, error)
         return 0
 

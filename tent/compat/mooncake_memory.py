@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgumentError, NotImplementedError
+from .taking_back import close_all
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -35,15 +36,15 @@ class Memory:
                 region = self._engine.register((address, size), name=self._name(), location=location)
                 made.append((address, region))
         except BaseException:
-            for _, region in made:
-                region.close()
+            close_all(region for _, region in made)
             raise
         with self._lock:
             for address, region in made:
                 self._registered.setdefault(address, []).append(region)
 
     def unregister(self, address: int) -> None:
-        """Ends the access of peers to the range that begins here; none of them touches it when this returns."""
+        """Ends the access of peers to the range that begins here; none of them touches it when this returns. After an
+        error the range is still to be unregistered."""
         with self._lock:
             held = self._registered.get(address)
             if not held:
@@ -51,7 +52,12 @@ class Memory:
             region = held.pop()
             if not held:
                 del self._registered[address]
-        region.close()
+        try:
+            region.close()
+        except BaseException:
+            with self._lock:
+                self._registered.setdefault(address, []).append(region)
+            raise
 
     def allocate(self, size: int) -> int:
         """The address of new memory, which peers of this host can share."""
@@ -66,7 +72,12 @@ class Memory:
             region = self._allocated.pop(address, None)
         if region is None:
             raise InvalidArgumentError(f"no buffer was allocated at {address:#x}")
-        region.close()
+        try:
+            region.close()
+        except BaseException:
+            with self._lock:
+                self._allocated[address] = region
+            raise
 
     def write(self, address: int, data: bytes, size: int) -> None:
         """Copies the first bytes of `data` into memory of this engine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -139,6 +140,36 @@ def test_managed_memory(pair: Pair) -> None:
     assert here.free_managed_buffer(mine, 4096) == 0 == there.free_managed_buffer(theirs, 4096)
     assert here.free_managed_buffer(mine, 4096) == -1
     assert here.allocate_managed_buffer(1 << 60) == 0
+
+
+def test_a_range_that_is_not_back_in_time_stays_registered(
+    pair: Pair, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, there, _ = pair()
+    memories = [Memory(4096, seed + i) for i in range(3)]
+    addresses = [at(memory) for memory in memories]
+    assert there.batch_register_memory(addresses, [4096] * 3) == 0
+    buffer = there.allocate_managed_buffer(4096)
+    with monkeypatch.context() as patch:
+        patch.setattr(tent.Region, "close", late(1))
+        assert there.batch_unregister_memory(addresses) == -1
+        patch.setattr(tent.Region, "close", late(1))
+        assert there.free_managed_buffer(buffer, 4096) == -1
+    assert caplog.text.count("a peer is inside") == 2
+    assert [there.unregister_memory(address) for address in addresses] == [0, -1, -1]
+    assert there.free_managed_buffer(buffer, 4096) == 0
+
+
+def late(times: int) -> Callable[..., None]:
+    """Region.close() that a peer holds up the first times."""
+    close, calls = tent.Region.close, itertools.count()
+
+    def closed(region: tent.Region, *arguments: Any) -> None:
+        if next(calls) < times:
+            raise TimeoutError("a peer is inside")
+        close(region, *arguments)
+
+    return closed
 
 
 def test_a_peer_that_is_gone_is_told_once_and_met_again(

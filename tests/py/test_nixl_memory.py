@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ np = pytest.importorskip("numpy")
 
 from nixl_agents import BLOCK, Agents, address, blocks, ended  # noqa: E402
 
+import tent  # noqa: E402
 from tent.compat import nixl  # noqa: E402
 from tent.testing import Memory  # noqa: E402
 
@@ -54,6 +57,40 @@ def test_ranges_leave_all_or_none(agents: Agents, seed: int) -> None:
     with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
         two.deregister_memory(two.get_reg_descs(first, "DRAM"))
     theirs.check()
+
+
+def test_ranges_that_are_not_back_in_time_stay_registered(
+    agents: Agents, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = agents("one"), agents("two")
+    memory, source = Memory(3 * BLOCK, seed), Memory(BLOCK, seed + 1)
+    one.register_memory([(address(source), BLOCK, 0, "")], "DRAM")
+    ranges = [(address(memory) + i * BLOCK, BLOCK, 0, "") for i in range(3)]
+    descs = two.register_memory(ranges, "DRAM")
+    one.add_remote_agent(two.get_agent_metadata())
+    close, calls = tent.Region.close, itertools.count()
+
+    def late(region: tent.Region, *arguments: Any) -> None:
+        if next(calls) == 0:
+            raise TimeoutError("a peer is inside")
+        close(region, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(nixl.nixlNotAllowedError, match="a peer is inside"):
+        patch.setattr(tent.Region, "close", late)
+        two.deregister_memory(descs)
+    for i in 1, 2:  # they are not open because the first one is late
+        handle = one.initialize_xfer(
+            "WRITE",
+            one.get_xfer_descs([(address(source), BLOCK, 0)], "DRAM"),
+            one.get_xfer_descs([ranges[i][:3]], "DRAM"),
+            "two",
+        )
+        one.transfer(handle)
+        assert ended(one, handle) == "ERR"
+    two.deregister_memory(descs)
+    with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
+        two.deregister_memory(descs)
+    memory.check()
 
 
 def test_a_descriptor_that_is_used_again_means_its_new_file(agents: Agents, seed: int, tmp_path: Path) -> None:

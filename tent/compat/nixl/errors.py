@@ -86,6 +86,7 @@ _STANDS_FOR: tuple[tuple[type[BaseException], type[Exception]], ...] = (
     (errors.PermissionDeniedError, nixlNotAllowedError),
     (errors.InvalidArgumentError, nixlInvalidParamError),
     (errors.TentError, nixlBackendError),
+    (TimeoutError, nixlNotAllowedError),
 )
 
 

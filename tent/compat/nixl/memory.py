@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..taking_back import close_all
 from .descriptors import DRAM_SEG, FILE_SEG, NAMES, VRAM_SEG, nixlRegDList
-from .errors import nixlNotFoundError, nixlNotSupportedError, translating
+from .errors import nixlNotFoundError, nixlNotSupportedError, translated, translating
 from .files import Files, facts_of
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ class Memory:
                 for address, length, device, _ in descs:
                     made.append(((kind, address, length, device), self._region(kind, address, length, device)))
         except BaseException:
-            for _, region in made:
-                region.close()
+            close_all(region for _, region in made)
             raise
+        self._hold(made)
+
+    def _hold(self, made: list[tuple[_Key, Region]]) -> None:
         with self._lock:
             for key, region in made:
                 self._regions.setdefault(key, []).append(region)
@@ -63,7 +66,8 @@ class Memory:
 
     def deregister(self, descs: nixlRegDList) -> None:
         """Ends the access of peers to the ranges of a list, all or none; none of them is touched when it returns. The
-        descriptors of files are the caller's, and stay open."""
+        descriptors of files are the caller's, and stay open. After an error, as of a peer that is still inside, the
+        list is still to be deregistered."""
         kind = descs.getType()
         if kind == FILE_SEG:
             self._files.close([device for _, _, device, _ in descs])
@@ -81,8 +85,12 @@ class Memory:
             for key, _ in leaving:
                 if not self._regions.get(key, True):
                     del self._regions[key]
-        for _, region in leaving:
-            region.close()
+        try:
+            if late := close_all(region for _, region in leaving):
+                raise translated(late)
+        except BaseException:
+            self._hold(leaving[::-1])
+            raise
 
     def _held(self, key: _Key) -> list[Region]:
         """The regions of a range. The caller holds the lock."""
