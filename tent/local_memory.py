@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import _native
 from .errors import AddressNotRegisteredError
+from .memory import not_back
 from .quantities import text_of
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class LocalMemory:
     def unregister(self, address: int, size: int) -> None:
         """Returns when nobody can touch the range any more. Size 0 goes by the address alone."""
         with self._ending(address, size, allocated=False) as region:
-            self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS)
+            if self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS):
+                raise not_back(address)
 
     def _remember(self, key: Range, owned: _Owned) -> None:
         with self._change:

@@ -8,6 +8,14 @@ from collections.abc import Callable
 from . import _native
 
 
+def not_back(address: int) -> TimeoutError:
+    """The error for memory that only the program keeps, and may not give to others yet."""
+    return TimeoutError(
+        f"the kernel may still use the memory at {address:#x}, for a transfer that ended dirty; leave it as it is, and "
+        "call again later"
+    )
+
+
 class Memory:
     """Keeps the bytes of a region where they are.
 
@@ -36,6 +44,11 @@ class Memory:
         if self._free is not None:
             return self
         return self.owner.keeper if isinstance(self.owner, Memory) else self.owner
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether nothing here keeps the bytes: the program gave an address, and has to."""
+        return type(self.owner) is tuple
 
     def let_go(self) -> None:
         """Gives the program its buffer back: nothing moves its bytes any more. Views hold it for themselves."""

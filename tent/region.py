@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import _native, _text
 from .enums import Permission
 from .errors import InvalidArgumentError, InvalidEntryError, TentError
-from .memory import Memory
+from .memory import Memory, not_back
 from .quantities import bytes_of, text_of
 
 if TYPE_CHECKING:
@@ -279,7 +279,8 @@ class Region:
         """Ends remote access and returns when no peer can touch the bytes any more. Again: no effect.
 
         A registered buffer is the program's again then, but for views of the region that are still there. The builtin
-        TimeoutError if it could not be had in time: the region is then still to be closed.
+        TimeoutError if it could not be had in time: the region is then still to be closed. So it is when the kernel may
+        still use memory that was given as (address, size); other buffers are kept until the engine has closed.
         """
         if self._closed or self._engine._closed_meanwhile():
             return
@@ -289,6 +290,8 @@ class Region:
         lingers = self._engine._call_long(
             self._engine._library.pybind_CloseRegion, self._id, _native.milliseconds(timeout)
         )
+        if lingers and self._memory.borrowed:
+            raise not_back(self.address)
         self._closed = True
         if not lingers:  # else the kernel still has a transfer of it that ended dirty: the engine's end waits for that
             self._engine._memories.pop(self._id, None)

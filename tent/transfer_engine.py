@@ -220,7 +220,8 @@ class TransferEngine:
             raise
 
     def unregister_local_memory(self, address: int, size: int = 0) -> None:
-        """Ends the access of peers; returns when they cannot touch it any more. Size 0 goes by address alone."""
+        """Ends the access of peers; returns when they cannot touch it any more. Size 0 goes by address alone. After the
+        builtin TimeoutError the memory is still in use: call again."""
         self._memory.unregister(_u64(address, "address"), size)
 
     def unregister_local_memory_batch(self, addresses: Sequence[int], sizes: Sequence[int] = ()) -> None:

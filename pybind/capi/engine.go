@@ -9,6 +9,7 @@ import "C"
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -144,13 +145,25 @@ func tent_create_engine() C.tent_engine_t {
 //export tent_destroy_engine
 func tent_destroy_engine(engine C.tent_engine_t) {
 	id := number(engine)
-	if _, err := pybind.Close(id, closeMs, true); err != nil {
+	text, err := pybind.Close(id, closeMs, true)
+	if err != nil {
 		failed(err)
 		return
 	}
+	var left struct{ Held []string }
+	err = json.Unmarshal([]byte(text), &left)
 	forget(id)
-	if _, err := pybind.Forget(id); err != nil {
+	if _, late := pybind.Forget(id); err == nil {
+		err = late
+	}
+	switch {
+	case err != nil:
 		failed(err)
+	case len(left.Held) > 0:
+		failed(fmt.Errorf("TIMEOUT: the engine has ended, but not everything came back: %s: memory that was "+
+			"registered with it must stay where it is", strings.Join(left.Held, "; ")))
+	default:
+		noError()
 	}
 }
 

@@ -8,7 +8,7 @@ static _Thread_local char text_of_thread[TEXT_MOST];
 
 void tent_set_error(const char *text, size_t bytes) {
 	if (bytes > TEXT_MOST - 1) bytes = TEXT_MOST - 1;
-	memcpy(text_of_thread, text, bytes);
+	if (bytes > 0) memcpy(text_of_thread, text, bytes);
 	text_of_thread[bytes] = 0;
 }
 

@@ -38,6 +38,9 @@ func failed(err error) C.int {
 	return -1
 }
 
+// noError forgets the error of this thread, for a call that has no result of its own.
+func noError() { C.tent_set_error(nil, 0) }
+
 // done returns 0, or -1 after keeping the error: the result of a call that has no other.
 func done(err error) C.int {
 	if err != nil {

@@ -224,7 +224,11 @@ func registered(_ bool, err error) C.int { return done(err) }
 
 func unregister(engine int64, at, size uint64) error {
 	return end(engine, at, size, false, func(region uint64) error {
-		_, err := pybind.CloseRegion(engine, region, closeMs)
+		lingers, err := pybind.CloseRegion(engine, region, closeMs)
+		if err == nil && lingers != 0 {
+			err = fmt.Errorf("TIMEOUT: the kernel may still use the memory at %#x, for a transfer that ended dirty: "+
+				"leave it as it is, and unregister it again later", at)
+		}
 		return err
 	})
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tent
+from tent import buffers
 from tent.testing import Memory, pattern
 
 MIB = 1 << 20
@@ -82,6 +83,28 @@ def test_memory_that_the_kernel_keeps_outlives_its_region(folder: Path) -> None:
     gc.collect()
     assert Buffer.gone
     assert (folder / "f").read_bytes() == bytes(65536)
+
+
+@pytest.mark.parametrize("level", ["region", "integers"])
+def test_memory_that_only_the_program_keeps_is_not_given_back_while_the_kernel_has_it(folder: Path, level: str) -> None:
+    memory = Memory(65536, 5)
+    pair = buffers.address_of(memory.view), memory.size
+    settings = {"allow_faults": True, "fence_timeout_file_ms": 50, "faults": "op=WRITE blackhole silent"}
+    with tent.TransferEngine(settings) as te, te.engine.open(folder / "f", create=True, size=65536) as file:
+        if level == "region":
+            region = te.engine.register(pair)
+            ends: list[Callable[[], None]] = [region.close, region.close]
+        else:
+            te.register_local_memory(*pair)
+            ends = [lambda: te.unregister_local_memory(*pair), lambda: te.unregister_local_memory(pair[0])]
+        batch = te.allocate_transfer_batch(1)
+        te.submit_transfer(batch, [tent.Request(tent.OpCode.WRITE, pair[0], file._handle, 0, 65536)])
+        te.cancel_transfer(batch, 0)
+        assert te.wait(batch, 30).state == tent.TransferStatusEnum.CANCELED
+        for end in ends:  # the record stays, so that it can be asked again
+            with pytest.raises(TimeoutError, match="kernel may still use"):
+                end()
+    memory.check()
 
 
 WRITER = """

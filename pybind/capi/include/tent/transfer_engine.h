@@ -131,7 +131,8 @@ void tent_set_config(const char *key, const char *value);
 
 /* NULL if it cannot be made. */
 tent_engine_t tent_create_engine(void);
-/* Cancels all transfers, and returns when their memory cannot be touched any more, at most 30 s later. */
+/* Cancels all transfers, and returns when their memory cannot be touched any more, at most 30 s later. tent_last_error() is
+ * "" then; else it says what may still be touched, as by a kernel that has not given an operation back. */
 void tent_destroy_engine(tent_engine_t engine);
 /* 1 while the engine is open, else 0. */
 int tent_available(tent_engine_t engine);
@@ -173,7 +174,8 @@ int tent_register_memory_batch_ex(tent_engine_t engine, void **addrs, size_t *si
  * the 32 hexadecimal digits of one engine (16 or more and a *). NULL is all peers. Others do not learn of the range. */
 int tent_register_memory_for(tent_engine_t engine, void *addr, size_t size, tent_memory_options_t *opts,
                              const char *peers);
-/* Size 0 goes by the address alone. Returns when no peer can touch the bytes any more. */
+/* Size 0 goes by the address alone. Returns when no peer can touch the bytes any more. After an error the range is still
+ * registered and its memory in use: call again. */
 int tent_unregister_memory(tent_engine_t engine, void *addr, size_t size);
 /* Memory with pages missing, such as a reservation that fills: a transfer that needs bytes without pages fails as
  * ADDRESS_NOT_REGISTERED, and no other does. Call tent_remap_memory when pages came or went. */
