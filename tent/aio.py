@@ -76,11 +76,14 @@ def _join(hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
     """Lets loop listen to the engine, from its first await until either of them closes."""
     if loop in hub.loops:
         return
-    for other in [other for other in hub.loops if other.is_closed()]:
-        os.close(hub.loops.pop(other))
-    fd = os.dup(hub.fd)
-    hub.loops[loop] = fd
-    hub.leave_loops = partial(leave_all, hub)
+    with hub.lock:
+        if hub.closed:  # its descriptor may be another file's by now
+            return
+        for other in [other for other in hub.loops if other.is_closed()]:
+            os.close(hub.loops.pop(other))
+        fd = os.dup(hub.fd)
+        hub.loops[loop] = fd
+        hub.leave_loops = partial(leave_all, hub)
     loop.add_reader(fd, hub.dispatch)
 
 
@@ -102,36 +105,45 @@ def leave_all(hub: Hub) -> None:
             os.close(fd)
 
 
+async def _readable(
+    fd: int, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None], settle: Callable[[], None]
+) -> None:
+    """Returns when a descriptor is readable, or the future has been settled otherwise."""
+    own = os.dup(fd)
+    loop.add_reader(own, settle)
+    try:
+        await future
+    finally:
+        loop.remove_reader(own)
+        os.close(own)
+
+
 async def next_item(stream: Stream[T], timeout: float | str | None = None) -> T:
     """stream.get() without blocking the loop."""
     loop = asyncio.get_running_loop()
 
     async def wait() -> T:
         while True:
-            taken = stream.drain(1)
-            if taken:
-                return taken[0]
             future: asyncio.Future[None] = loop.create_future()
-            fd = os.dup(stream.fileno())
 
             def settle(future: asyncio.Future[None] = future) -> None:
                 if not future.done():
                     future.set_result(None)
 
-            def wake() -> None:  # called by the engine's close, on any thread
+            def wake(settle: Callable[[], None] = settle) -> None:  # called by the engine's close, on any thread
                 try:
                     loop.call_soon_threadsafe(settle)
                 except RuntimeError:
                     pass
 
-            loop.add_reader(fd, settle)
-            stream._sleepers.add(wake)
+            stream._sleepers.add(wake)  # before the look, or a close between the two would wake nobody
             try:
-                await future
+                taken = stream.drain(1)
+                if taken:
+                    return taken[0]
+                await _readable(stream.fileno(), loop, future, settle)
             finally:
                 stream._sleepers.discard(wake)
-                loop.remove_reader(fd)
-                os.close(fd)
 
     if timeout is None:
         return await wait()

@@ -38,7 +38,7 @@ _CALLBACKS_SECONDS = 5  # of a close, for the callbacks that are queued
 class Hub:
     """The ends and log records of one engine. Any thread may use it.
 
-    `_lock` guards the tables; it is reentrant because a garbage collection inside a guarded section may drop a
+    `lock` guards the tables; it is reentrant because a garbage collection inside a guarded section may drop a
     Transfer, which watches its own batch. No watcher is ever called under it.
     """
 
@@ -48,7 +48,7 @@ class Hub:
         self.leave_loops: Callable[[], None] | None = None
         self._library = library
         self._engine = engine
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._watchers: dict[int, list[tuple[Watcher, bool]]] = {}
         self._awaits = 0
         self._bound = 0  # watchers that must run on tent's thread
@@ -56,12 +56,17 @@ class Hub:
         self._listening = True
         self._worker: _Worker | None = _Worker.attach(self)
 
+    @property
+    def closed(self) -> bool:
+        """Whether close() has handed out the last ends. Under `lock` it stays as it is."""
+        return self._library is _native.CLOSED
+
     def watch(self, batch: int, watcher: Watcher, *, bound: bool = True) -> None:
-        """Calls watcher(batch) once when the batch has ended, also if it has already.
+        """Calls watcher(batch) once when the batch has ended, also if it has already; at once if the hub has closed.
 
         The call comes on tent's thread if `bound`, else on the thread that hears of the end first.
         """
-        with self._lock:
+        with self.lock:
             watchers = self._watchers.setdefault(batch, [])
             watchers.append((watcher, bound))
             self._bound += bound
@@ -76,7 +81,7 @@ class Hub:
 
     def unwatch(self, batch: int, which: Callable[[Watcher], bool]) -> int:
         """Forgets the watchers of a batch that `which` chooses and that have not been called; returns their number."""
-        with self._lock:
+        with self.lock:
             watchers = self._watchers.get(batch, [])
             going = [entry for entry in watchers if which(entry[0])]
             for entry in going:
@@ -90,10 +95,10 @@ class Hub:
         """Hands out the ends on the ring. A thread that finds the eventfd readable calls it; it never blocks."""
         address = self._ids.buffer_info()[0]
         while True:
-            with self._lock:  # the array is shared by all dispatchers
+            with self.lock:  # the array is shared by all dispatchers
                 try:
                     n = self._library.pybind_Drain(self._engine, address, _DRAIN)
-                except RuntimeError:
+                except (RuntimeError, TentError):
                     return  # the engine has closed
                 ended = self._ids[:n].tolist()
             for batch in ended:
@@ -103,7 +108,7 @@ class Hub:
         self._hand_over_logs()
 
     def _ended(self, batch: int) -> None:
-        with self._lock:
+        with self.lock:
             watchers = self._watchers.pop(batch, [])
             for _, bound in watchers:
                 self._bound -= bound
@@ -116,7 +121,7 @@ class Hub:
                 watcher(batch)
 
     def _listen(self) -> None:
-        """Lets tent's thread listen unless awaits alone are open. Under _lock."""
+        """Lets tent's thread listen unless awaits alone are open. Under lock."""
         wanted = self._bound > 0 or self._awaits == 0
         if wanted != self._listening and self._worker is not None:
             self._listening = wanted
@@ -125,7 +130,7 @@ class Hub:
     def _hand_over_logs(self) -> None:
         try:
             text = self._library.pybind_Logs(self._engine, _LOGS)
-        except RuntimeError:
+        except (RuntimeError, TentError):
             return
         if len(text) < 5:  # "[]" or "null"
             return
@@ -147,8 +152,8 @@ class Hub:
     def close(self) -> None:
         """Hands out the last ends and leaves the thread. The engine's eventfd may be closed afterwards."""
         _guarded(self.dispatch)  # a handler of `logging` may raise
-        with self._lock:
-            left, self._watchers = list(self._watchers), self._watchers
+        with self.lock:
+            left, self._library = list(self._watchers), _native.CLOSED  # nobody drains the ring from now on
             worker, self._worker = self._worker, None
         for batch in left:
             self._ended(batch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import threading
 import weakref
@@ -13,7 +15,7 @@ import pytest
 from conftest import Pair
 
 import tent
-from tent import closing
+from tent import aio, closing
 from tent.testing import PeerProcess
 
 pytestmark = pytest.mark.interpreter
@@ -132,3 +134,59 @@ def test_a_step_that_fails_keeps_no_engine_open(
     assert both.near.closed and both.local._memory.keeper is None
     with pytest.raises(tent.TentError):
         both.far.open(both.near.address)
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_watcher_that_comes_beside_a_close_is_called(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, bound: bool
+) -> None:
+    """Callbacks are bound to tent's thread, awaits are not."""
+    both = pair(4096)
+    transfer = both.near.write(both.local, both.remote)
+    both.theirs.expect(0, both.mine.expected)
+    called, cut_off = threading.Event(), closing._cut_off
+
+    def beside(engine: Any) -> None:  # the hub has closed, and Go has not
+        engine._hub.watch(transfer._batch, lambda _: called.set(), bound=bound)
+        cut_off(engine)
+
+    monkeypatch.setattr(closing, "_cut_off", beside)
+    both.near.close()
+    assert called.wait(10)
+
+
+def test_an_await_that_comes_beside_a_close_returns(pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    both = pair(4096)
+    transfer = both.near.write(both.local, both.remote)
+    both.theirs.expect(0, both.mine.expected)
+    cut_off = closing._cut_off
+
+    def beside(engine: Any) -> None:
+        asyncio.run(asyncio.wait_for(aio._end(transfer), 10))
+        assert not engine._hub.loops, "a loop listens to a descriptor that is about to be closed"
+        cut_off(engine)
+
+    monkeypatch.setattr(closing, "_cut_off", beside)
+    both.near.close()
+    assert transfer.result() == 4096
+
+
+def test_a_close_between_a_look_at_a_stream_and_the_wait_for_it_ends_the_wait(
+    engines: Callable[..., tent.Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, (ours, theirs) = engines(), os.pipe()
+    notifications = engine.notifications
+
+    def fileno(_: object) -> int:
+        thread = threading.Thread(target=engine.close)
+        thread.start()
+        thread.join()
+        return ours
+
+    monkeypatch.setattr(tent.Notifications, "fileno", fileno)
+    try:
+        with pytest.raises(tent.EngineClosedError):
+            asyncio.run(notifications.get_async(timeout=10))
+    finally:
+        os.close(ours)
+        os.close(theirs)
