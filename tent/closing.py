@@ -179,6 +179,8 @@ def _close_all() -> None:
 def close_in_background(engine: Handle) -> None:
     """Closes an Engine that is being garbage collected: takes over its parts, and closes them on tent's thread."""
     engine._closed = True
+    for stream in list(engine._streams):
+        stream._dropped()
     hub, library, id, tail = engine._hub, engine._library, engine._id, engine._tail
     views, memories = (engine._states, engine._words), list(engine._memories.values())
 

@@ -42,6 +42,9 @@ class Sleeps(Protocol):
     def _wake_all(self) -> None:
         """Wakes the event loops that wait for an item: the engine has closed."""
 
+    def _dropped(self) -> None:
+        """The same for an engine that is garbage collected unclosed."""
+
 
 class Handle:
     """The part of an Engine that the rest of the package uses: calls into Go, the shared page, and its end.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 import threading
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from . import _native
+from .errors import EngineClosedError
 from .records import Notification
 from .stream import MANY, Stream
 
@@ -42,6 +44,10 @@ class Notifications(Stream[Notification]):
         engine._streams.add(self)
         self._buffer = array("B", bytes(_BUFFER))
         self._lock = threading.Lock()  # one call at a time fills the buffer and is read out
+
+    def _dropped(self) -> None:
+        self._engine = cast("Handle", _native.CLOSED)  # it was weak: from now on readers find a closed engine
+        super()._dropped()
 
     def _wait(self, milliseconds: int) -> None:
         self._engine._call(self._engine._library.pybind_NoteWait, milliseconds)
@@ -82,7 +88,7 @@ class Notifications(Stream[Notification]):
     def __repr__(self) -> str:
         try:
             return f"<Notifications of {self._engine.name!r} at {self._engine.address}>"
-        except ReferenceError:
+        except (ReferenceError, EngineClosedError):
             return "<Notifications of an engine that is gone>"
 
     def __reduce__(self) -> str:

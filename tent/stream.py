@@ -112,3 +112,7 @@ class Stream(Generic[T]):
         """For the engine's close: event loops that wait look again, and find it closed."""
         for wake in list(self._sleepers):
             wake()
+
+    def _dropped(self) -> None:
+        """For an engine that is garbage collected unclosed."""
+        self._wake_all()

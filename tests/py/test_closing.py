@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -190,3 +191,24 @@ def test_a_close_between_a_look_at_a_stream_and_the_wait_for_it_ends_the_wait(
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_readers_of_notifications_end_with_an_engine_that_is_dropped_unclosed() -> None:
+    async def read(notifications: tent.Notifications) -> list[tent.Notification]:
+        return [note async for note in notifications]
+
+    async def run() -> list[tent.Notification]:
+        engine = tent.Engine()
+        notifications = engine.notifications
+        task = asyncio.ensure_future(read(notifications))
+        while not notifications._sleepers:
+            await asyncio.sleep(0)
+        with pytest.warns(ResourceWarning, match="without close"):
+            del engine
+            gc.collect()
+        with pytest.raises(tent.EngineClosedError):
+            notifications.drain()
+        assert "gone" in repr(notifications)
+        return await asyncio.wait_for(task, 10)
+
+    assert asyncio.run(run()) == []
