@@ -31,10 +31,14 @@ type part struct {
 
 // Doctor returns in JSON the versions of the engine, the findings of each transport and platform, and whether processes
 // can share memory here. It starts nothing and needs no engine. The libraries of drivers, and the plug-ins that the
-// environment's settings name, stay in the process.
-func Doctor() (text string, err error) {
+// environment's settings name, stay in the process. environment is that of Open.
+func Doctor(environment string) (text string, err error) {
 	defer guard(&err)
-	paths, err := config.PlugIns(engine.Environment())
+	env, err := environmentOf(environment)
+	if err != nil {
+		return "", err
+	}
+	paths, err := config.PlugIns(env)
 	if err != nil {
 		return "", err
 	}

@@ -14,10 +14,15 @@ import (
 	"github.com/tent-engine/tent/transports/all"
 )
 
-// Open starts an engine with the settings of TENT_CONF and of arguments (JSON text, "" for none), and returns its
-// number.
-func Open(arguments string, name string) (id int64, err error) {
+// Open starts an engine with the settings of environment and of arguments (JSON text, "" for none), and returns its
+// number. environment is a JSON object of the variables that the program has now, "" for none: os.Getenv knows those of
+// its start alone.
+func Open(environment string, arguments string, name string) (id int64, err error) {
 	defer guard(&err)
+	env, err := environmentOf(environment)
+	if err != nil {
+		return 0, err
+	}
 	var given []any
 	if arguments != "" {
 		given = append(given, []byte(arguments))
@@ -25,12 +30,12 @@ func Open(arguments string, name string) (id int64, err error) {
 	if name != "" {
 		given = append(given, map[string]any{"name": name})
 	}
-	paths, err := config.PlugIns(engine.Environment(), given...)
+	paths, err := config.PlugIns(env, given...)
 	if err != nil {
 		return 0, err
 	}
 	plugIns := all.PlugIns(paths)
-	c, err := config.Load(config.Options{Env: engine.Environment(), Transports: all.Transports(plugIns...)}, given...)
+	c, err := config.Load(config.Options{Env: env, Transports: all.Transports(plugIns...)}, given...)
 	if err != nil {
 		return 0, err
 	}
@@ -44,6 +49,17 @@ func Open(arguments string, name string) (id int64, err error) {
 		return 0, err
 	}
 	return add(e, faults), nil
+}
+
+// environmentOf reads variables, a JSON object.
+func environmentOf(text string) (func(string) string, error) {
+	var variables map[string]string
+	if text != "" {
+		if err := json.Unmarshal([]byte(text), &variables); err != nil {
+			return nil, errs.Wrap(errs.InvalidArgument, "environment", err)
+		}
+	}
+	return engine.EnvironmentOf(variables), nil
 }
 
 // Info returns in JSON the facts that stay the same while the engine lives.

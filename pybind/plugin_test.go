@@ -24,7 +24,7 @@ func TestPlugInsAreOpenedAndFound(t *testing.T) {
 	settings, err := json.Marshal(map[string]any{"plugins": []string{folder}})
 	require.NoError(t, err)
 
-	id, err := Open(string(settings), "a")
+	id, err := Open("", string(settings), "a")
 	require.NoError(t, err)
 	text, err := Info(id)
 	require.NoError(t, err)
@@ -36,8 +36,9 @@ func TestPlugInsAreOpenedAndFound(t *testing.T) {
 	_, err = Forget(id)
 	require.NoError(t, err)
 
-	t.Setenv("TENT_CONF", string(settings))
-	text, err = Doctor()
+	environment, err := json.Marshal(map[string]string{"TENT_CONF": string(settings)})
+	require.NoError(t, err)
+	text, err = Doctor(string(environment))
 	require.NoError(t, err)
 	var found struct {
 		Transports []struct {

@@ -93,6 +93,13 @@ def load() -> Library:
     return _library
 
 
+def environment() -> str:
+    """The variables of tent as the program has them now, in JSON: Go knows those of the program's start alone."""
+    import json
+
+    return json.dumps({name: text for name, text in os.environ.items() if name.startswith(("TENT_", "MC_TENT_"))})
+
+
 def cut_off_in_child(thing: Survivor) -> None:
     """Calls `thing._cut_off()` in every forked child. `thing` is kept weakly."""
     _survivors.add(thing)

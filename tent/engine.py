@@ -87,7 +87,7 @@ class Engine(Moves, Admission):
         text = settings.merged(config, keywords)
         library = _native.load()
         self._library = library
-        self._id = int(_native.call(library.pybind_Open, text, text_of(name, "name")))
+        self._id = int(_native.call(library.pybind_Open, _native.environment(), text, text_of(name, "name")))
         info = json.loads(_native.call(library.pybind_Info, self._id))
         self.address: str = info["address"]
         self.name: str = info["name"]

@@ -27,6 +27,9 @@ var variables = [...]string{"MC_TENT_CONF", "TENT_CONF"}
 // faultsVariable holds the text of one setting.
 const faultsVariable = "TENT_FAULTS"
 
+// Variables lists the names of the variables that Load reads.
+func Variables() []string { return append(variables[:], faultsVariable) }
+
 // fileBytesMax bounds the size of a settings file: a path that names a device by mistake must not fill memory.
 const fileBytesMax = 4 << 20
 

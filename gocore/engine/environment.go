@@ -18,6 +18,15 @@ func Environment() func(string) string {
 	return os.Getenv
 }
 
+// EnvironmentOf is Environment for variables that a program hands over: os.Getenv does not see the changes that Python
+// and C make.
+func EnvironmentOf(variables map[string]string) func(string) string {
+	if privileged {
+		return nil
+	}
+	return func(name string) string { return variables[name] }
+}
+
 var privileged = isPrivileged(os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid(), unix.Auxv)
 
 // isPrivileged trusts the kernel's word, and the ids where that cannot be read.

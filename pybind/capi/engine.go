@@ -114,6 +114,23 @@ func tent_set_config(key, value *C.char) {
 	})
 }
 
+// environment is the JSON object of our variables, as the program has them now.
+func environment() string {
+	found := map[string]string{}
+	for _, name := range config.Variables() {
+		key := C.CString(name)
+		if value := C.getenv(key); value != nil {
+			found[name] = C.GoString(value)
+		}
+		C.free(unsafe.Pointer(key))
+	}
+	text, err := json.Marshal(found)
+	if err != nil {
+		return "" // cannot be: texts have JSON
+	}
+	return string(text)
+}
+
 //export tent_create_engine
 func tent_create_engine() C.tent_engine_t {
 	var d *draft
@@ -134,7 +151,7 @@ func tent_create_engine() C.tent_engine_t {
 		}
 		arguments = string(text)
 	}
-	id, err := pybind.Open(arguments, "")
+	id, err := pybind.Open(environment(), arguments, "")
 	if err != nil {
 		failed(err)
 		return nil

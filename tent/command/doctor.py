@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     """Lists the findings of tent on this machine, and the missing parts; with --peer, checks the way to a peer."""
     if options.peer:
         return pair.run(options)
-    engine = json.loads(_native.call(_native.load().pybind_Doctor))
+    engine = json.loads(_native.call(_native.load().pybind_Doctor, _native.environment()))
     machine = describe(engine)
     checks = [*transports(engine), *names(options.config), *surroundings(engine, machine)]
     verdict = judge(checks)

@@ -47,3 +47,22 @@ def test_what_has_no_effect_says_why() -> None:
         assert not config["qos"].active
         assert config["policy"].active
         assert "service_level" in config["policy"].why
+
+
+@pytest.mark.parametrize("variable", ["TENT_CONF", "MC_TENT_CONF"])
+def test_settings_come_from_the_environment_as_it_is_now(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, '{"log_level": "error"}')
+    with tent.Engine() as engine:
+        assert engine.config["log_level"][:2] == ("error", f"environment {variable}")
+    monkeypatch.setenv(variable, '{"log_level": "loud"}')
+    with pytest.raises(tent.InvalidArgumentError, match=f"environment {variable}"):
+        tent.Engine()
+    monkeypatch.delenv(variable)
+    with tent.Engine() as engine:
+        assert engine.config["log_level"].origin.startswith("default")
+
+
+def test_faults_come_from_the_environment_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENT_FAULTS", "op=READ delay=1ms unused_ok")
+    with tent.Engine() as engine:
+        assert engine.config["faults"].origin == "environment TENT_FAULTS"
