@@ -14,18 +14,20 @@ import (
 	"github.com/tent-engine/tent/transports/all"
 )
 
-// Open starts an engine with the settings of environment and of arguments (JSON text, "" for none), and returns its
-// number. environment is a JSON object of the variables that the program has now, "" for none: os.Getenv knows those of
-// its start alone.
-func Open(environment string, arguments string, name string) (id int64, err error) {
+// Open starts an engine with the settings of environment, arguments and keywords, and returns its number. Arguments and
+// keywords are JSON text, "" for none; later ones win, key by key. environment is a JSON object of the variables that
+// the program has now, "" for none: os.Getenv knows those of its start alone.
+func Open(environment string, arguments string, keywords string, name string) (id int64, err error) {
 	defer guard(&err)
 	env, err := environmentOf(environment)
 	if err != nil {
 		return 0, err
 	}
 	var given []any
-	if arguments != "" {
-		given = append(given, []byte(arguments))
+	for _, text := range []string{arguments, keywords} {
+		if text != "" {
+			given = append(given, []byte(text))
+		}
 	}
 	if name != "" {
 		given = append(given, map[string]any{"name": name})

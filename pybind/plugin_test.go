@@ -24,7 +24,7 @@ func TestPlugInsAreOpenedAndFound(t *testing.T) {
 	settings, err := json.Marshal(map[string]any{"plugins": []string{folder}})
 	require.NoError(t, err)
 
-	id, err := Open("", string(settings), "a")
+	id, err := Open("", string(settings), "", "a")
 	require.NoError(t, err)
 	text, err := Info(id)
 	require.NoError(t, err)

@@ -52,8 +52,8 @@ _READABLE = (Permission.GlobalReadOnly, Permission.GlobalReadWrite)
 class Engine(Moves, Admission):
     """Moves bytes between own memory and that of peers. Use it in a `with` block; any thread may.
 
-    `config` is a dict, JSON text or a path; further settings are keywords and win over it. Leaving the block waits for
-    transfers under way, to their own limits; leaving it by an exception cancels them.
+    `config` is a dict, JSON text or a path; further settings are keywords and win over it, key by key. Leaving the
+    block waits for transfers under way, to their own limits; leaving it by an exception cancels them.
 
     Example:
         with tent.Engine({"log_level": "error"}, name="prefill") as prefill:
@@ -84,10 +84,10 @@ class Engine(Moves, Admission):
     ) -> None:
         self._closed = True  # until there is something to close
         self._closing = threading.RLock()
-        text = settings.merged(config, keywords)
+        texts = (*settings.layers(config, keywords), text_of(name, "name"))
         library = _native.load()
         self._library = library
-        self._id = int(_native.call(library.pybind_Open, _native.environment(), text, text_of(name, "name")))
+        self._id = int(_native.call(library.pybind_Open, _native.environment(), *texts))
         info = json.loads(_native.call(library.pybind_Info, self._id))
         self.address: str = info["address"]
         self.name: str = info["name"]

@@ -39,14 +39,14 @@ class Settings(dict[str, Setting]):
         return _html.table(("key", "value", "origin", "effect", "meaning"), rows, others)
 
 
-def merged(config: Any, keywords: Mapping[str, Any]) -> str:
-    """The JSON text of the settings; keywords win over config. "" if there are none."""
-    tree = _load(config)
-    tree.update(keywords)
-    if not tree:
-        return ""
+def layers(config: Any, keywords: Mapping[str, Any]) -> tuple[str, str]:
+    """The JSON texts of the settings, "" where there are none. The engine merges them key by key; keywords win."""
+    return _text(_load(config)), _text(keywords)
+
+
+def _text(tree: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(tree)
+        return json.dumps(tree) if tree else ""
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"the settings are not JSON: {error}") from None
 

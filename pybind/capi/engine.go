@@ -151,7 +151,7 @@ func tent_create_engine() C.tent_engine_t {
 		}
 		arguments = string(text)
 	}
-	id, err := pybind.Open(environment(), arguments, "")
+	id, err := pybind.Open(environment(), arguments, "", "")
 	if err != nil {
 		failed(err)
 		return nil

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 import pytest
 
 import tent
 
 LANES = "transports/tcp/lanes"
+ENABLE = "transports/tcp/enable"
 
 
 def test_config_shows_values_in_force_and_their_ranges() -> None:
@@ -66,3 +68,12 @@ def test_faults_come_from_the_environment_as_it_is_now(monkeypatch: pytest.Monke
     monkeypatch.setenv("TENT_FAULTS", "op=READ delay=1ms unused_ok")
     with tent.Engine() as engine:
         assert engine.config["faults"].origin == "environment TENT_FAULTS"
+
+
+@pytest.mark.parametrize("config", [{"transports": {"tcp": {"lanes": 3, "enable": False}}}, {LANES: 3, ENABLE: False}])
+@pytest.mark.parametrize("keywords", [{"transports": {"tcp": {"lanes": 4}}}, {LANES: 4}])
+def test_keywords_win_over_the_config_key_by_key(config: dict[str, Any], keywords: dict[str, Any]) -> None:
+    """As objects and as paths."""
+    with tent.Engine(config, **keywords) as engine:
+        assert engine.config[LANES].value == 4
+        assert engine.config[ENABLE].value is False, "a key that the keywords do not have"
