@@ -1,5 +1,6 @@
 #include "last_error.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum { TEXT_MOST = 2048 };
@@ -16,4 +17,9 @@ const char *tent_last_error(void) { return text_of_thread; }
 
 void *tent_handle(uintptr_t number) { return (void *)number; }
 
-uintptr_t tent_thread(void) { return (uintptr_t)text_of_thread; }
+uintptr_t tent_thread(void) {
+	static atomic_uintptr_t last;
+	static _Thread_local uintptr_t mine;
+	if (mine == 0) mine = atomic_fetch_add(&last, 1) + 1;
+	return mine;
+}

@@ -1,4 +1,5 @@
-/* Threads beside one another: a range that several of them register is one region, and is taken back by one call. */
+/* Threads beside one another and behind one another: a range that several of them register is one region, and settings are
+ * those of the thread that has set them. */
 #define _XOPEN_SOURCE 600
 #include <pthread.h>
 #include <stdio.h>
@@ -35,6 +36,27 @@ static void *registers(void *none) {
 	return none;
 }
 
+static void *sets(void *none) {
+	tent_set_config("transports/tcp/lanes", "7"); /* and makes no engine */
+	return none;
+}
+
+static void *makes(void *none) {
+	tent_engine_t other = tent_create_engine();
+	must(other != NULL, "tent_create_engine");
+	char *text = tent_describe(other, "config");
+	must(text != NULL && strstr(text, "\"argument\"") == NULL, "a thread that has set nothing has settings of another one");
+	tent_free_text(text);
+	tent_destroy_engine(other);
+	return none;
+}
+
+static void run(void *(*thread)(void *)) { /* glibc gives each the memory of the one before */
+	pthread_t started;
+	must(pthread_create(&started, NULL, thread, NULL) == 0, "pthread_create");
+	pthread_join(started, NULL);
+}
+
 int main(void) {
 	engine = tent_create_engine();
 	must(engine != NULL, "tent_create_engine");
@@ -50,5 +72,7 @@ int main(void) {
 		must(tent_unregister_memory(engine, memory, 0) == -1, "a range was unregistered twice");
 	}
 	tent_destroy_engine(engine);
+	run(sets);
+	run(makes);
 	return 0;
 }
