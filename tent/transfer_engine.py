@@ -378,13 +378,14 @@ class TransferEngine:
             self.submit_transfer(batch, requests, trace=trace)
             try:
                 status = self.wait(batch, timeout)
-            except BaseException:
-                self.engine._call(self.engine._library.pybind_Cancel, batch, -1)
-                status = self.wait(batch)
+            except TimeoutError:
+                status = self._canceled(batch)
                 if status.state == TransferStatusEnum.CANCELED:
                     message = f"the requests had not ended within {limit_of(timeout)} and were canceled"
                     failure = {"message": message, "code": "TIMEOUT"}
                     raise transfer_error(TransferStatusEnum.TIMEOUT, failure, []) from None
+            except BaseException:
+                self._canceled(batch)
                 raise
             if status.state != COMPLETED:
                 raise transfer_error(
@@ -393,6 +394,10 @@ class TransferEngine:
             return status
         finally:
             self.free_transfer_batch(batch)
+
+    def _canceled(self, batch: int) -> TransferStatus:
+        self.engine._call(self.engine._library.pybind_Cancel, batch, -1)
+        return self.wait(batch)
 
     def _statuses(self, batch_id: int, first: int, n: int) -> list[TransferStatus]:
         words = array("Q", bytes(16 * n))

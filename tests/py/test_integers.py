@@ -307,6 +307,30 @@ def test_cancel_timeouts_and_sync(peers: Callable[..., PeerProcess], pair: Calla
         engine.free_local_memory(address)
 
 
+def test_ctrl_c_in_transfer_sync_comes_out_behind_the_end(
+    peers: Callable[..., PeerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = peers(size=16 << 20)
+    with tent.TransferEngine() as engine:
+        address = engine.allocate_local_memory(16 << 20)
+        segment = engine.open_segment(peer.address + "/kv")
+        engine.transfer_sync([tent.Request(tent.OpCode.READ, address, segment, 0, 10)], 10)
+        peer.stop()
+        wait, ends = engine.wait, []
+
+        def interrupted(batch: int, timeout: float | str | None = None) -> tent.TransferStatus:
+            if not ends:
+                ends.append(State.PENDING)
+                raise KeyboardInterrupt
+            ends.append((status := wait(batch, timeout)).state)
+            return status
+
+        monkeypatch.setattr(engine, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.transfer_sync([tent.Request(tent.OpCode.WRITE, address, segment, 0, 16 << 20)])
+        assert ends == [State.PENDING, State.CANCELED]
+
+
 @pytest.mark.interpreter
 def test_numbers_and_orders_are_upstreams() -> None:
     assert [int(p) for p in (tent.PRIO_HIGH, tent.PRIO_MEDIUM, tent.PRIO_LOW)] == [0, 1, 2]
