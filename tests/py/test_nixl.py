@@ -213,6 +213,12 @@ def test_parts_join_in_any_order_and_incomplete_messages_are_bounded(
     assert len(joiner._open) <= messages._AGENTS_MOST + 1
     for broken in (b"agent\0", b"agent\0" + bytes(3), b"agent\0" + messages._TAIL.pack(1, 5, 5)):
         assert joiner.take([note((broken, b"x"))]) == {}
+    # A part that says another number of parts than those before it is none of the message.
+    first, second = messages.parts("agent", whole[1])
+    number, _, _ = messages._TAIL.unpack(first[0][-messages._TAIL.size :])
+    lies = [(b"agent\0" + messages._TAIL.pack(number, i, n), b"x") for i, n in ((4, 5), (1, 1 + 2), (0, 1))]
+    assert joiner.take(map(note, (first, *lies, second))) == {"agent": [whole[1]]}
+    assert joiner.take(map(note, lies)) == {}
 
 
 def test_a_killed_peer_is_an_error_and_its_successor_is_met_again(

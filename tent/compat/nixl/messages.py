@@ -73,7 +73,7 @@ class Joiner:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: OrderedDict[Sender, OrderedDict[int, dict[int, bytes]]] = OrderedDict()
+        self._open: OrderedDict[Sender, OrderedDict[int, tuple[int, dict[int, bytes]]]] = OrderedDict()  # by number
 
     def take(self, notes: Iterable[Notification]) -> dict[str, list[bytes]]:
         """The messages that are whole now, by the name of their agent."""
@@ -96,7 +96,12 @@ class Joiner:
             logger.error("part %d of %d of a notification of %s at %s is dropped", part, n, agent, peer)
             return None
         begun = self._open.setdefault((agent, peer), OrderedDict())
-        found = begun.setdefault(number, {})
+        whole, found = begun.setdefault(number, (n, {}))
+        if whole != n:
+            logger.error(
+                "part %d of %d of a notification of %s at %s is dropped: it has %d", part, n, agent, peer, whole
+            )
+            return None
         found[part] = data
         if len(found) == n:
             del begun[number]
@@ -104,7 +109,7 @@ class Joiner:
                 del self._open[agent, peer]
             return b"".join(found[i] for i in range(n))
         if len(begun) > _JOINED_MOST:
-            number, lost = begun.popitem(last=False)
+            _, (_, lost) = begun.popitem(last=False)
             logger.error(
                 "a notification of %s at %s is dropped: %d of its parts came, and %d later ones have begun",
                 agent,
