@@ -23,7 +23,7 @@ class Memory:
     or memory of tent that `free` unmaps when the region, every view and every transfer have let go of it.
     """
 
-    __slots__ = ("_free", "address", "owner", "read_only", "size")
+    __slots__ = ("__weakref__", "_free", "address", "owner", "read_only", "size")
 
     def __init__(
         self, address: int, size: int, read_only: bool, owner: object, free: Callable[[], object] | None = None

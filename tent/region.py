@@ -366,7 +366,6 @@ class Region:
         if any(a.address + a.size != b.address for a, b in pairwise(parts)):
             address = 0
         memory = Memory(address, size, self._memory.read_only, self._memory)
-        self._engine._memories[made["lease"]] = memory
         return Lease(self._engine, made["lease"], memory, name, self.location, made["token"])
 
     def _parts(self, part: slice | RegionSlice | Iterable[slice | RegionSlice]) -> list[RegionSlice]:
@@ -435,6 +434,11 @@ class Region:
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or self._engine.closed or _native.forked() or sys.is_finalizing():
             return
+        try:
+            if self.closed:  # a lease whose time was over
+                return
+        except TentError:
+            return  # the engine has closed meanwhile
         warnings.warn(
             f"{self!r} was dropped without close(): peers reach it until its engine closes",
             ResourceWarning,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -173,6 +175,25 @@ def test_a_lease_may_end_before_share_returns(
     with pytest.raises(tent.TentError):
         mover(own).write(own[0:PART], peer[0:PART]).result(PATIENCE)
     assert bytes(pages.view) == bytes_before
+
+
+@pytest.mark.parametrize("expires", [None, 0.001])
+def test_a_lease_that_nobody_closes_keeps_no_memory(engine: tent.Engine, expires: float | None) -> None:
+    """It ends by its time, or with its region."""
+    region = engine.allocate(SIZE)
+    memory = weakref.ref(region._memory)
+    lease = region.share(region[0:PART], expires=expires)
+    limit = time.monotonic() + PATIENCE
+    while expires and not lease.closed:
+        assert time.monotonic() < limit, "the lease does not end"
+    if not expires:
+        region.close()
+        assert lease.closed
+    del lease  # without a ResourceWarning
+    region.close()
+    del region
+    gc.collect()
+    assert memory() is None and not engine._memories
 
 
 def test_a_region_takes_its_leases_with_it(engines: Callable[..., tent.Engine]) -> None:
