@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sized
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -142,14 +143,16 @@ class Batch:
         self._requests += 1
 
     def _ranges(self, op: int, operands: tuple[Any, Any, Any, Any, Any]) -> None:
+        operands = *operands[:4], _sized(operands[4])
         _, _, keep = moving.ranges(self._engine, self._builder, self._with(op), operands)
         self._keep.extend(keep)
         self._requests += len(operands[4])
 
     def _pages(self, op: int, operands: tuple[Any, Any, Any, Any, int | str | None]) -> None:
+        operands = operands[0], _sized(operands[1]), *operands[2:]
         _, _, keep = moving.pages(self._engine, self._builder, self._with(op), operands)
         self._keep.extend(keep)
-        self._requests += len(operands[1]) * int(getattr(operands[0], "n_regions", 1))
+        self._requests += len(operands[1]) * (getattr(operands[0], "n_regions", 0) or 1)  # addresses have none
 
     def _discard(self) -> None:
         builder, self._builder = self._builder, 0
@@ -179,3 +182,8 @@ class Batch:
     def __del__(self) -> None:
         if getattr(self, "_builder", 0) and not _native.forked() and not sys.is_finalizing():
             self._discard()
+
+
+def _sized(indexes: Any) -> Any:
+    """Integers that can be counted: those of an iterator can be taken once alone."""
+    return list(indexes) if isinstance(indexes, Iterable) and not isinstance(indexes, Sized) else indexes

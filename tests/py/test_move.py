@@ -222,6 +222,26 @@ def test_a_batch_moves_all_of_its_requests(pair: Callable[..., Pair], n: int) ->
     both.check()
 
 
+def test_a_batch_counts_the_requests_of_every_shape(pair: Callable[..., Pair]) -> None:
+    both = pair(1 << 12)
+    own, theirs = both.local.address, both.remote.address
+    with (
+        both.near.addresses([(own, 64), (own + 64, 64)]) as here,
+        both.peer.addresses([(theirs + 1024, 64), (theirs + 2048, 64)]) as there,
+        both.near.batch() as batch,
+    ):
+        batch.write_pages(here, iter([0, 1]), there, [0, 1])
+        assert len(batch) == 2, "two ranges of addresses"
+        batch.write_ranges(both.local, iter([256, 512]), both.remote, iter([0, 64]), iter([8, 16]))
+        assert len(batch) == 4, "two ranges, of iterators"
+        batch.write_pages(both.local, [3], both.remote, (i for i in [3]), page_bytes=1024)
+        assert len(batch) == 5, "a page of regions"
+        for there_at, here_at, n in ((1024, 0, 64), (2048, 64, 64), (0, 256, 8), (64, 512, 16), (3072, 3072, 1024)):
+            both.theirs.expect(there_at, both.mine.expected[here_at : here_at + n])
+        assert batch.submit().result(30) == 2 * 64 + 8 + 16 + 1024
+    both.check()
+
+
 def test_a_batch_reaches_several_peers_or_nobody(engines: Callable[..., tent.Engine], keep: Any, seed: int) -> None:
     near, others = engines(), [engines() for _ in range(3)]
     mine = Memory(4096, seed)
