@@ -12,6 +12,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from .errors import nixlBackendError, nixlNotSupportedError, nixlRemoteDisconnectError
@@ -23,6 +24,7 @@ logger = logging.getLogger("tent.compat.nixl")
 
 LIMIT = 5.0  # seconds for a whole exchange
 LONGEST = 64 << 20  # bytes of a frame
+_PAUSE = 1.0  # seconds, after a connection that could not be accepted
 _AT_ONCE = 16  # connections that are served at a time
 
 _LENGTH = struct.Struct("!I")
@@ -35,6 +37,7 @@ class Listener:
         host = agent.engine.address.rpartition(":")[0].strip("[]")
         self._agent = agent
         self._room = threading.BoundedSemaphore(_AT_ONCE)
+        self._closed = threading.Event()
         try:
             self._socket = socket.create_server((host, port), family=_family(host))
         except OSError as error:
@@ -50,8 +53,12 @@ class Listener:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return  # closed
+            except OSError as error:
+                if self._closed.is_set():
+                    return
+                logger.warning("metadata is not served for %s s: %s", _PAUSE, error)  # no descriptors, or no memory
+                self._closed.wait(_PAUSE)
+                continue
             if not self._room.acquire(blocking=False):
                 connection.close()
                 continue
@@ -60,14 +67,14 @@ class Listener:
     def _answer(self, connection: socket.socket) -> None:
         try:
             with connection:
-                connection.settimeout(LIMIT)
-                word, _, metadata = _received(connection).partition(b"\n")
+                over = time.monotonic() + LIMIT
+                word, _, metadata = _received(connection, over).partition(b"\n")
                 try:
                     answer = b"ok\n" + self._done(word, metadata)
                 except Exception as error:
                     logger.warning("metadata from a socket was refused: %s", error)
                     answer = b"no\n" + str(error).encode()
-                connection.sendall(_LENGTH.pack(len(answer)) + answer)
+                _send(connection, answer, over)
         except (OSError, ValueError):
             pass  # the other side went away, or spoke another language
         finally:
@@ -86,6 +93,7 @@ class Listener:
 
     def close(self) -> None:
         """Listens no more. Again: no effect."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._socket.close()
@@ -98,12 +106,11 @@ def ask(host: str, port: int, word: str, metadata: bytes) -> bytes:
         raise nixlNotSupportedError(
             "metadata servers are not supported: give ip_addr, or carry get_agent_metadata() over"
         )
+    over = time.monotonic() + LIMIT
     try:
         with socket.create_connection((host, port), LIMIT) as connection:
-            connection.settimeout(LIMIT)
-            frame = word.encode() + b"\n" + metadata
-            connection.sendall(_LENGTH.pack(len(frame)) + frame)
-            kind, _, answer = _received(connection).partition(b"\n")
+            _send(connection, word.encode() + b"\n" + metadata, over)
+            kind, _, answer = _received(connection, over).partition(b"\n")
     except (OSError, ValueError) as error:
         raise nixlRemoteDisconnectError(
             f"no agent of tent answers at {host}:{port}: {error}; it needs enable_listen_thread=True"
@@ -113,21 +120,34 @@ def ask(host: str, port: int, word: str, metadata: bytes) -> bytes:
     return answer
 
 
-def _received(connection: socket.socket) -> bytes:
-    (n,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+def _send(connection: socket.socket, frame: bytes, over: float) -> None:
+    connection.settimeout(_left(over))  # sendall() counts it as a whole
+    connection.sendall(_LENGTH.pack(len(frame)) + frame)
+
+
+def _received(connection: socket.socket, over: float) -> bytes:
+    (n,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, over))
     if n > LONGEST:
         raise ValueError(f"a frame of {n} bytes is longer than {LONGEST}")
-    return _exactly(connection, n)
+    return _exactly(connection, n, over)
 
 
-def _exactly(connection: socket.socket, n: int) -> bytes:
+def _exactly(connection: socket.socket, n: int, over: float) -> bytes:
     data = bytearray()
     while len(data) < n:
+        connection.settimeout(_left(over))
         piece = connection.recv(min(n - len(data), 1 << 20))
         if not piece:
             raise ValueError("the connection ended early")
         data += piece
     return bytes(data)
+
+
+def _left(over: float) -> float:
+    """The seconds until a moment of the monotonic clock."""
+    if (left := over - time.monotonic()) > 0:
+        return left
+    raise TimeoutError(f"the exchange took more than {LIMIT:g} s")
 
 
 def _family(host: str) -> socket.AddressFamily:

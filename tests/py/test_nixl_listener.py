@@ -1,0 +1,56 @@
+"""Metadata of tent's NIXL agent over a socket, with others that are slow, and in want of descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import threading
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from nixl_agents import Agents
+
+from tent.compat import nixl
+from tent.compat.nixl import listener
+
+pytestmark = pytest.mark.adapters
+
+
+def test_an_exchange_has_one_limit_however_many_pieces_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "LIMIT", 0.3)
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(listener._LENGTH.pack(listener.LONGEST))
+            while True:
+                connection.sendall(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    with server, pytest.raises(nixl.nixlRemoteDisconnectError):
+        listener.ask("127.0.0.1", server.getsockname()[1], "fetch", b"")
+    thread.join()
+
+
+def test_a_moment_without_descriptors_does_not_end_the_listener(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = agents("a", enable_listen_thread=True, listen_port=0)
+    host, port = agent.engine.address.rpartition(":")[0], agent._listener.port
+    accept, left = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")] * 2
+
+    def scarce(server: socket.socket) -> object:
+        if left:
+            raise left.pop()
+        return accept(server)
+
+    monkeypatch.setattr(listener, "_PAUSE", 0.01)
+    monkeypatch.setattr(socket.socket, "accept", scarce)
+    for _ in range(3):  # the first one is accepted by a call that has begun
+        assert listener.ask(host, port, "fetch", b"") == agent.get_agent_metadata()
+    assert not left
