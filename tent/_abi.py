@@ -60,7 +60,7 @@ DOCS: Final = {  # by column
 
 TAKES: Final = {  # by term: the values that it takes, for errors
     "opcode": "READ (0) or WRITE (1)",
-    "priority": "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)",
+    "priority": "tent.PRIO_HIGH (0), tent.PRIO_MEDIUM (1) or tent.PRIO_LOW (2)",
     "transport_hint": "the number of a transport",
     "policy_name": "the name of a policy",
     "deadline_ns": "below 2^63",

@@ -49,6 +49,14 @@ OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at on
 _READABLE = (Permission.GlobalReadOnly, Permission.GlobalReadWrite)
 
 
+def permission_of(wanted: Permission) -> int:
+    """A permission as the engine takes it."""
+    try:
+        return int(Permission(wanted))
+    except ValueError:
+        raise InvalidArgumentError(f"permission is {wanted!r}: it must be a tent.Permission") from None
+
+
 class Engine(Moves, Admission):
     """Moves bytes between own memory and that of peers. Use it in a `with` block; any thread may.
 
@@ -197,13 +205,10 @@ class Engine(Moves, Admission):
     def _permission(wanted: Permission | None, named: bool, read_only: bool) -> int:
         if wanted is None:
             return int(_READABLE[not read_only]) if named else int(Permission.LocalReadWrite)
-        try:
-            wanted = Permission(wanted)
-        except ValueError:
-            raise InvalidArgumentError(f"permission is {wanted!r}: it must be a tent.Permission") from None
-        if read_only and wanted == Permission.GlobalReadWrite:
+        allowed = permission_of(wanted)
+        if read_only and allowed == Permission.GlobalReadWrite:
             raise PermissionDeniedError("the buffer is read-only: peers cannot be allowed to write to it")
-        return int(wanted)
+        return allowed
 
     def _adopt(self, id: int, memory: Memory, name: str, location: str) -> Region:
         self._memories[id] = memory

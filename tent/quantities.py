@@ -67,7 +67,10 @@ def seconds_of(value: Any, what: str = "timeout", none: str = "") -> float:
         if ns is not None:
             return ns / 1e9
     elif not isinstance(value, bool) and hasattr(type(value), "__float__"):
-        seconds = float(value)
+        try:
+            seconds = float(value)
+        except OverflowError:
+            pass  # as far beyond every time as infinity
     if not 0 <= seconds < _INFINITE:  # NaN too
         raise InvalidArgumentError(f'{what} is {value!r}: it must be seconds, at least 0, or a text like "20ms"{none}')
     return seconds

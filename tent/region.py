@@ -228,7 +228,7 @@ class Region:
             self._engine._library.pybind_FenceRegion, self._id, address, _native.milliseconds(timeout)
         )
 
-    def remap(self, offset: int = 0, length: int | None = None, timeout: float | str | None = 30) -> None:
+    def remap(self, offset: int | str = 0, length: int | str | None = None, timeout: float | str | None = 30) -> None:
         """Says that other pages, or none, are behind `length` bytes from `offset` on: memory that grows or shrinks.
 
         Call it after the pages have changed. When it returns, no transfer that peers began before touches the range,
@@ -244,11 +244,12 @@ class Region:
                 region.remap(0, mmap.PAGESIZE)  # after its first page was mapped anew
         """
         self._check_open()
-        n = self.size - offset if length is None else length
-        if offset < 0 or n < 1 or offset + n > self.size:
+        start = bytes_of(offset, "offset")
+        n = self.size - start if length is None else bytes_of(length, "length")
+        if n < 1 or start + n > self.size:
             raise InvalidArgumentError(f"remap({offset}, {length}): the range is not inside the {self.size} bytes")
         self._engine._call_long(
-            self._engine._library.pybind_RemapRegion, self._id, offset, n, _native.milliseconds(timeout)
+            self._engine._library.pybind_RemapRegion, self._id, start, n, _native.milliseconds(timeout)
         )
 
     @property

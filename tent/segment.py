@@ -191,8 +191,10 @@ class Segment:
         """Bytes at an address of the peer; whether they are registered is checked by their owner."""
         if self.path is not None:
             raise InvalidArgumentError(f"{self.address} is a file and has no addresses", hint="slice it: file[0:4096]")
-        if not (0 < address < 1 << 64 and 0 < size <= (1 << 64) - address):
-            raise InvalidArgumentError(f"memory({address:#x}, {size}) is not a range of an address space")
+        integers = isinstance(address, int) and isinstance(size, int)
+        if not (integers and 0 < address < 1 << 64 and 0 < size <= (1 << 64) - address):
+            at = hex(address) if integers else repr(address)
+            raise InvalidArgumentError(f"memory({at}, {size!r}) is not a range of an address space")
         return RemoteSlice(self, 0, address, size)
 
     def lease(self, token: str, timeout: float | str = 10) -> RemoteRegion:

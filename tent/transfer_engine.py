@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, buffers, files, moving, packing
-from .engine import OPEN_TIMEOUT, Engine
+from .engine import OPEN_TIMEOUT, Engine, permission_of
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import InvalidArgumentError, transfer_error, translate
 from .local_memory import LocalMemory
@@ -145,11 +145,11 @@ class TransferEngine:
 
     def close_segment(self, handle: int) -> None:
         """Forgets a segment."""
-        self.engine._call(self.engine._library.pybind_CloseSegment, _u64(handle, "handle"))
+        self.engine._call(self.engine._library.pybind_CloseSegment, _segment(handle, "handle"))
 
     def get_segment_info(self, handle: int) -> SegmentInfo:
         """Asks the peer for its regions."""
-        fields = self.engine._call_json(self.engine._library.pybind_Segment, _u64(handle, "handle"), True)
+        fields = self.engine._call_json(self.engine._library.pybind_Segment, _segment(handle, "handle"), True)
         found = [SegmentInfoBuffer(r["address"], r["size"], r["location"]) for r in fields["regions"] or ()]
         return SegmentInfo(SegmentInfoType.File if fields["file"] else SegmentInfoType.Memory, found)
 
@@ -157,7 +157,7 @@ class TransferEngine:
         """Asks the peer; False if it does not answer in time or is another incarnation."""
         return bool(
             self.engine._call_long(
-                self.engine._library.pybind_Alive, _u64(handle, "handle"), _native.milliseconds(timeout)
+                self.engine._library.pybind_Alive, _segment(handle, "handle"), _native.milliseconds(timeout)
             )
         )
 
@@ -169,7 +169,7 @@ class TransferEngine:
 
     def allocate_local_memory_ex(self, size: int, options: MemoryOptions) -> int:
         """The same with options."""
-        return self._memory.allocate(_u64(size, "size"), options.location, int(Permission(options.perm)))
+        return self._memory.allocate(_u64(size, "size"), options.location, permission_of(options.perm))
 
     def free_local_memory(self, address: int) -> None:
         """Ends the access of peers and unmaps memory of allocate_local_memory, at once."""
@@ -196,7 +196,7 @@ class TransferEngine:
 
     def _register(self, address: int, size: int, options: MemoryOptions, made: list[tuple[int, int]]) -> None:
         key = _u64(address, "address"), _u64(size, "size")
-        self._memory.register(key, options.location, int(Permission(options.perm)), made)
+        self._memory.register(key, options.location, permission_of(options.perm), made)
 
     def register_local_memory_batch(
         self, addresses: Sequence[int], sizes: Sequence[int], permission: Permission = Permission.GlobalReadWrite
@@ -411,7 +411,9 @@ class TransferEngine:
         if not isinstance(notification, Notification):
             raise InvalidArgumentError(f"notification is {notification!r}: it must be a tent.Notification")
         packed = moving.Packed((notification.name, notification.data), notification.trace)
-        batch = self.engine._call(self.engine._library.pybind_Notify, _u64(target_id, "target_id"), packed.address, 0)
+        batch = self.engine._call(
+            self.engine._library.pybind_Notify, _segment(target_id, "target_id"), packed.address, 0
+        )
         try:
             status = self.wait(batch)
             if status.state != COMPLETED:
@@ -457,6 +459,12 @@ def _u64(value: int, what: str) -> int:
     """The border to Go does not check the range of 64-bit integers; this does."""
     if not isinstance(value, int) or not 0 <= value < 1 << 64:
         raise InvalidArgumentError(f"{what} is {value!r}: it must be an integer of 64 bits, not negative")
+    return value
+
+
+def _segment(value: int, what: str) -> int:
+    if not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise InvalidArgumentError(f"{what} is {value!r}: it must be the handle of a segment")
     return value
 
 

@@ -9,6 +9,8 @@ import "C"
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"runtime"
 	"unsafe"
 
@@ -36,13 +38,13 @@ func tent_send_notifs(engine C.tent_engine_t, handle C.tent_segment_id_t, name, 
 	case state == int64(C.STATUS_COMPLETED):
 		return 0
 	case state <= int64(C.STATUS_PENDING):
-		return wrong("the peer has not taken the notification within %d ms; it goes on", notifyMs)
+		return failed(fmt.Errorf("TIMEOUT: the peer has not taken the notification within %d ms; it goes on", notifyMs))
 	}
 	why, err := pybind.Failure(id, batch)
 	if err != nil {
 		return failed(err)
 	}
-	return wrong("the notification was not taken: %s", why)
+	return failed(errors.New(why))
 }
 
 // letter is a notification.

@@ -151,7 +151,7 @@ def test_columns_without_numpy_take_any_integers() -> None:
         ({"target_offset": (1 << 64) - 5}, ""),
         ({"target_id": 77}, "77"),
         ({"priority": 3}, "priority"),
-        ({"priority": True}, "priority is True: it must be PRIO_HIGH (0)"),
+        ({"priority": True}, "priority is True: it must be tent.PRIO_HIGH (0)"),
         ({"priority": False}, "priority is False"),
         ({"opcode": 2}, "opcode"),
         ({"transport_hint": 300}, "transport_hint"),

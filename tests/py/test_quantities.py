@@ -41,7 +41,7 @@ def test_numbers_are_bytes_and_seconds() -> None:
     for wrong in (-1, 1 << 63, 1.5, 8.0, None, True, b"8", [8], math.nan):
         with pytest.raises(INVALID, match="size is"):
             bytes_of(wrong, "size")
-    for wrong in (-1, -0.1, math.nan, math.inf, None, True, b"5s", [5]):
+    for wrong in (-1, -0.1, math.nan, math.inf, 10**400, None, True, b"5s", [5]):
         with pytest.raises(INVALID, match="timeout is"):
             seconds_of(wrong)
 
@@ -208,5 +208,5 @@ def test_priorities_are_members(engine: tent.Engine) -> None:
                 lambda: batch.write(region[0:64], region[64:128], priority=wrong),
             ]
             for call in calls:
-                with pytest.raises(INVALID, match=r"priority.*PRIO_HIGH \(0\), PRIO_MEDIUM \(1\) or PRIO_LOW \(2\)"):
+                with pytest.raises(INVALID, match=r"priority.*PRIO_HIGH \(0\), .*_MEDIUM \(1\) or .*_LOW \(2\)"):
                     call()

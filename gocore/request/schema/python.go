@@ -46,7 +46,8 @@ func renderTables(p *page) {
 	}
 	p.line("}\n\nTAKES: Final = {  # by term: the values that it takes, for errors")
 	for _, t := range all {
-		p.line("    %q: %s,", t.Name, python(t.Takes))
+		takes := strings.ReplaceAll(t.Takes, "PRIO_", "tent.PRIO_") // as a program writes them
+		p.line("    %q: %s,", t.Name, python(takes))
 	}
 	p.line("}\n\nMEANING: Final = {  # of the keywords on objects")
 	for _, t := range all {
