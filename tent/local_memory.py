@@ -44,14 +44,16 @@ class LocalMemory:
         made = engine._call_json(
             engine._library.pybind_Allocate, size, "", text_of(location, "location"), permission, False, False, ""
         )
+        engine._tail.allocated()
         self._remember((int(made["address"]), int(made["size"])), _Owned(int(made["id"]), True))
         return int(made["address"])
 
     def free(self, address: int) -> None:
-        """Unmaps memory of allocate()."""
+        """Unmaps memory of allocate(), also when the engine has closed."""
         with self._ending(address, 0, allocated=True) as region:
-            self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS)
-            self._engine._call(self._engine._library.pybind_FreeMemory, region)
+            if not self._engine._closed_meanwhile():
+                self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS)
+            self._engine._tail.free(region)
 
     def register(self, key: Range, location: str, permission: int, made: list[Range]) -> None:
         """Registers a range and appends it to `made`, unless it is registered already."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from . import loop
-from .errors import translate
+from . import _native, loop
+from .errors import TentError, translate
 
 if TYPE_CHECKING:
     from ._gotent import Library
@@ -38,14 +38,20 @@ class Tail:
     def free_memory(self, region: int) -> None:
         """Unmaps the memory of a closed region. For Memory's finalizer: raises nothing."""
         try:
-            self._library.pybind_FreeMemory(self._id, region)
-        except RuntimeError as error:
-            loop.logger.error("memory could not be unmapped: %s", translate(error))
-        with self._lock:
-            self._memories -= 1
-            last = self._closed and self._memories == 0
-        if last:
-            self._forget()
+            self.free(region)
+        except TentError as error:
+            loop.logger.error("memory could not be unmapped: %s", error)
+
+    def free(self, region: int) -> None:
+        """Unmaps the memory of a closed region, also of a closed engine."""
+        try:
+            _native.call(self._library.pybind_FreeMemory, self._id, region)
+        finally:
+            with self._lock:
+                self._memories -= 1
+                last = self._closed and self._memories == 0
+            if last:
+                self._forget()
 
     def close(self) -> None:
         """The engine has closed, and the views of its page are released."""

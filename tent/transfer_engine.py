@@ -172,7 +172,7 @@ class TransferEngine:
         return self._memory.allocate(_u64(size, "size"), options.location, permission_of(options.perm))
 
     def free_local_memory(self, address: int) -> None:
-        """Ends the access of peers and unmaps memory of allocate_local_memory, at once."""
+        """Ends the access of peers and unmaps memory of allocate_local_memory, at once; also behind close()."""
         self._memory.free(_u64(address, "address"))
 
     def allocate_memory_guard(self, size: int, location: str = kWildcardLocation) -> MemoryGuard:

@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,3 +106,21 @@ def test_a_range_that_threads_register_at_once_is_one_region(size: int) -> None:
             assert regions(te.engine) == before
             with pytest.raises(tent.AddressNotRegisteredError):
                 te.unregister_local_memory(key[0], size)
+
+
+def mapped(address: int) -> bool:
+    """Whether this process has pages at an address."""
+    ranges = (line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines())
+    return any(int(first, 16) <= address < int(end, 16) for first, end in ranges)
+
+
+def test_allocated_memory_can_be_freed_behind_close() -> None:
+    with tent.TransferEngine() as te:
+        address = te.allocate_local_memory(1 << 20)
+        guard = te.allocate_memory_guard(1 << 20)
+    assert mapped(address), "it is the program's"
+    te.free_local_memory(address)
+    guard.release()
+    assert not mapped(address)
+    with pytest.raises(tent.AddressNotRegisteredError):
+        te.free_local_memory(address)
