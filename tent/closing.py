@@ -158,6 +158,21 @@ def _settle_all(engine: Handle) -> None:
     engine._live.clear()
 
 
+def abandon(engine: Handle, library: Library, id: int) -> None:
+    """Ends an engine in Go, the Python side of which could not be made."""
+    engine._closed = True
+    if (hub := getattr(engine, "_hub", None)) is not None:
+        hub.close()
+    for view in (getattr(engine, name, None) for name in ("_states", "_words")):
+        if view is not None:
+            view.release()
+    try:
+        _native.call(library.pybind_Close, id, int(1000 * EXIT_SECONDS), True)
+        _native.call(library.pybind_Forget, id)
+    except TentError as error:
+        loop.logger.error("an engine that could not begin has not ended: %s", error)
+
+
 def close_at_exit(engine: Handle) -> None:
     """Remembers an open engine, weakly, for the interpreter's end."""
     if not _open:

@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import repeat
+from itertools import repeat, starmap
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +20,7 @@ from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
 from ._transports import learn_transports
 from .addresses import Addresses
 from .admission import Admission
-from .closing import close_at_exit, close_engine, close_in_background
+from .closing import abandon, close_at_exit, close_engine, close_in_background
 from .enums import Permission
 from .errors import InvalidArgumentError, PermissionDeniedError
 from .events import Events
@@ -40,6 +40,7 @@ from .traffic import Traffic
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._gotent import Library
     from ._settings import Given
 
 Target = str | bytes | os.PathLike[str]
@@ -95,7 +96,19 @@ class Engine(Moves, Admission):
         texts = (*settings.layers(config, keywords), text_of(name, "name"))
         library = _native.load()
         self._library = library
-        self._id = int(_native.call(library.pybind_Open, _native.environment(), *texts))
+        ids: list[int] = []
+        try:
+            # One step for the interpreter: no signal handler raises between the open and its record.
+            _native.call(ids.extend, starmap(library.pybind_Open, [(_native.environment(), *texts)]))
+            self._id = ids[0]
+            self._begin(library)
+        except BaseException:
+            if ids:
+                abandon(self, library, ids[0])
+            raise
+
+    def _begin(self, library: Library) -> None:
+        """Makes the Python side of an engine that Go has opened."""
         info = json.loads(_native.call(library.pybind_Info, self._id))
         self.address: str = info["address"]
         self.name: str = info["name"]

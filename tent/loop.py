@@ -181,7 +181,12 @@ class _Worker:
         self._epoll.register(self._wake, select.EPOLLIN)
         self._stopping = False
         self.thread = threading.Thread(target=self._run, name="tent", daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError:  # this process may have no more threads
+            self._epoll.close()
+            os.close(self._wake)
+            raise
 
     @classmethod
     def attach(cls, hub: Hub) -> _Worker:

@@ -212,3 +212,24 @@ def test_readers_of_notifications_end_with_an_engine_that_is_dropped_unclosed() 
         return await asyncio.wait_for(task, 10)
 
     assert asyncio.run(run()) == []
+
+
+@pytest.mark.parametrize("failing", ["tent.loop.threading.Thread.start", "tent.engine.Notifications.__init__"])
+def test_an_engine_that_cannot_begin_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    tent.Engine().close()  # what the runtime opens once is open
+    gc.collect()
+    before, threads = descriptors(), threading.active_count()
+    monkeypatch.setattr(failing, fail)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="new thread"):
+            tent.Engine()
+    monkeypatch.undo()
+    assert (descriptors(), threading.active_count()) == (before, threads)
+    with tent.Engine() as engine:
+        assert engine.metrics()
