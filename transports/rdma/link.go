@@ -310,7 +310,7 @@ func (t *Transport) Detach(number transport.Link) {
 // leave makes the peer close its ends of the lanes, which proves that no WRITE of ours is under way, and closes ours.
 func (l *link) leave(ctx context.Context) {
 	for _, r := range l.list() {
-		r.quieten(r.broken())
+		_ = r.quieten(r.broken()) // bury tries again, and waits for it
 	}
 	goodbye := message(kindDetach, uint64(l.number))
 	for pause := 10 * time.Millisecond; !l.dead.Load(); pause = min(2*pause, time.Second) {

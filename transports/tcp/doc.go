@@ -103,5 +103,5 @@
 // (BenchmarkChecksum).
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0029 to 0036, 0055, 0056, 0079, 0095,
-// 0162 and 0163.
+// 0159 and 0160.
 package tcp

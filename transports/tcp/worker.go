@@ -115,7 +115,7 @@ func (t *Transport) spawn(f func()) bool {
 // guard ends a goroutine, or one turn of it, that panicked instead of the process it is a guest of.
 func (t *Transport) guard() {
 	if p := recover(); p != nil {
-		t.panicked("tcp", p)
+		_ = t.panicked("tcp", p)
 	}
 }
 
