@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_UNDO_MS = 30_000  # for a region whose registration was interrupted
+_UNDO_MS = 30_000  # for a registration that was interrupted
 
 
 class Settles(Protocol):

@@ -436,7 +436,7 @@ class Region:
         if getattr(self, "_closed", True) or self._engine.closed or _native.forked() or sys.is_finalizing():
             return
         try:
-            if self.closed:  # a lease whose time was over
+            if self.closed:  # its time was over
                 return
         except TentError:
             return  # the engine has closed meanwhile

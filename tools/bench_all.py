@@ -60,7 +60,7 @@ def run(name: str) -> int:
                     tell(f"{name}: {time.monotonic() - begun:.0f} s of some {minutes * 60}", end="\r")
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         child.wait(1)
-            finally:  # whoever stops this run stops its programs too: they would measure on, and disturb the next
+            finally:  # a run that is stopped stops its programs: they would measure on, and disturb the next
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGTERM)
     outcome = "done" if child.returncode == 0 else f"failed, see {LOGS / name}.log"

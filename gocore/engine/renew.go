@@ -10,6 +10,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -215,8 +216,9 @@ func (p *peer) adopt(t *remoteTable, old map[mem.RegionID]*remoteRegion) {
 }
 
 // renew replaces a region's descriptors. A key that was made with another one is made again, or given up where the peer
-// does not offer the region any more. Where the import fails, as that of a busy peer does, the old key stays with its
-// descriptor. Running tasks need one, and when a slice is refused, the peer is asked again. The caller holds p.mu.
+// does not offer the region any more, or nothing here can use it. Where the import fails otherwise, as that of a busy
+// peer does, the old key stays with its descriptor. Running tasks need one, and when a slice is refused, the peer is
+// asked again. The caller holds p.mu.
 func (p *peer) renew(r *remoteRegion, fresh map[string]transport.Descriptor, news *adoption) {
 	links := *p.links.Load()
 	kept := fresh
@@ -228,7 +230,8 @@ func (p *peer) renew(r *remoteRegion, fresh map[string]transport.Descriptor, new
 		old, key := r.keys[i], transport.RemoteKey(0)
 		if old != 0 && len(now) > 0 {
 			var err error
-			if key, err = port.transport.Import(links[i].link, now); err != nil {
+			key, err = port.transport.Import(links[i].link, now)
+			if mayPass(err) {
 				p.engine.log.Debug("import", "peer", p.identity.Address, "transport", port.name, "err", err)
 				kept = maps.Clone(kept) // it is the description's
 				kept[port.name], news.failed = before, true
@@ -241,6 +244,18 @@ func (p *peer) renew(r *remoteRegion, fresh map[string]transport.Descriptor, new
 		}
 	}
 	r.descriptors = kept
+}
+
+// mayPass reports whether an import failed by something that another try may not meet.
+func mayPass(err error) bool {
+	switch code := errs.CodeOf(err); code {
+	case errs.OK, errs.NotHere:
+		return false
+	case errs.Timeout, errs.TooManyRequests:
+		return true
+	default:
+		return !code.Permanent()
+	}
 }
 
 // rematch asks on which rails a new key of a region works, with each local key that plans have beside the old one.

@@ -184,5 +184,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def forget_output() -> None:
-    """Points stdout to nowhere, so that Python's last flush of what could not be written fails in silence."""
+    """Points stdout to nowhere, so that Python's last flush does not fail once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -37,7 +37,7 @@ SUPPORT_CUDA = False
 TIMEOUT = "MC_TRANSFER_TIMEOUT"  # seconds: upstream's variable
 RUNNING, COMPLETED, FAILED, TIMED_OUT = 0, 1, -1, -2
 
-# What a build of upstream's module has; tent's stands for one of the host's memory.
+# A build of upstream's module has it; tent's stands for one of the host's memory.
 SUPPORT_EFA = SUPPORT_HIP = SUPPORT_INTRA_NVLINK = SUPPORT_MNNVL = SUPPORT_MUSA = False
 
 

@@ -222,7 +222,7 @@ def test_an_engine_that_cannot_begin_leaves_nothing_behind(monkeypatch: pytest.M
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    tent.Engine().close()  # what the runtime opens once is open
+    tent.Engine().close()  # the runtime has opened its own
     gc.collect()
     before, threads = descriptors(), threading.active_count()
     monkeypatch.setattr(failing, fail)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.interpreter
 
 
 class Buffer(bytearray):
-    """A buffer whose end can be seen."""
+    """A buffer that tells its end."""
 
 
 class Interruption:
