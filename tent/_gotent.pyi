@@ -37,7 +37,7 @@ class Library(Protocol):
 
     def pybind_Close(self, engine: int, timeout_ms: int, cancel: bool, /) -> str:
         """Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays
-        mapped until Forget."""
+        there until Forget."""
 
     def pybind_CloseGrid(self, engine: int, grid: int, /) -> int:
         """CloseGrid forgets a grid."""
@@ -124,7 +124,8 @@ class Library(Protocol):
         """FindLease returns in JSON the lease of a segment's peer that a token names, as Segment describes regions."""
 
     def pybind_Forget(self, engine: int, /) -> int:
-        """Forget unmaps the page of a closed engine and drops its number. Nobody may look at the page afterwards."""
+        """Forget gives up the page of a closed engine and drops its number. Nobody may look at the page's address
+        afterwards."""
 
     def pybind_FreeBatch(self, engine: int, batch: int, /) -> int:
         """FreeBatch gives a batch back; it goes when its last task has ended."""

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -102,6 +103,10 @@ func isUnmapped(uid uint32) bool {
 		return false
 	}
 	users, err := os.ReadFile("/proc/self/uid_map")
+	if errors.Is(err, fs.ErrNotExist) { // of a kernel without user namespaces, if /proc is there
+		_, err = os.Stat("/proc/self/status")
+		return err != nil
+	}
 	return err != nil || !slices.Equal(strings.Fields(string(users)), []string{"0", "0", "4294967295"})
 }
 
