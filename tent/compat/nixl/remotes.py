@@ -70,12 +70,20 @@ class Remotes:
             return name
         with translating():
             segment = self._engine.open("") if life == self._life else self._connected(fields["engine"])
+        self._keep(name, _Remote(segment, life))
+        return name
+
+    def _keep(self, name: str, made: _Remote) -> Segment:
+        """Makes an agent known and returns its segment. That of the same life stays, for lists and transfers use it:
+        the agent did not answer for a while, or another thread has added it meanwhile."""
         with self._lock:
             before = self._known.get(name)
-            self._known[name] = _Remote(segment, life)
-        if before is not None:
-            before.segment.close()
-        return name
+            kept = before if before is not None and before.life == made.life else made
+            self._known[name] = kept
+        left = made if kept is before else before
+        if left is not None:
+            left.segment.close()
+        return kept.segment
 
     def _connected(self, blob: str) -> Segment:
         segment = self._engine.open(base64.b64decode(blob))
@@ -119,8 +127,7 @@ class Remotes:
             raise nixlNotFoundError(f"the agent {name!r} is not known: add_remote_agent() takes its metadata")
         with translating():
             segment = self._engine.open("")
-        with self._lock:
-            return self._known.setdefault(name, _Remote(segment, self._life)).segment
+        return self._keep(name, _Remote(segment, self._life))
 
     def _find(self, name: str) -> _Remote | None:
         with self._lock:

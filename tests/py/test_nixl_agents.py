@@ -1,0 +1,53 @@
+"""Agents that tent's NIXL agent knows: added by several threads, added again, and left."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from nixl_agents import BLOCK, Agents, address, blocks, ended
+
+from tent.compat.nixl import nixl_agent, remotes
+from tent.testing import Memory
+
+pytestmark = pytest.mark.adapters
+
+
+def written(agent: nixl_agent, local: Any, remote: Any) -> str:
+    """The state of a write of the first block, after its end."""
+    handle = agent.make_prepped_xfer("WRITE", local, [0], remote, [0])
+    agent.transfer(handle)
+    return ended(agent, handle)
+
+
+def test_lists_stay_usable_when_their_agent_is_added_again(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """LMCache adds an agent from two threads at once: one dials and one answers."""
+    one, two = agents("one"), agents("two")
+    ours, theirs = Memory(BLOCK, seed), Memory(BLOCK, seed + 1)
+    for agent, memory in ((one, ours), (two, theirs)):
+        agent.register_memory([(address(memory), BLOCK, 0, "")], "DRAM")
+    metadata = two.get_agent_metadata()
+    local = one.prep_xfer_dlist("", blocks(ours, 1), "DRAM")
+    one.add_remote_agent(metadata)
+    lists = [one.prep_xfer_dlist("two", blocks(theirs, 1), "DRAM")]
+    monkeypatch.setattr(remotes._Remote, "lives", lambda self: False)  # it pauses
+    gate = threading.Barrier(4)
+
+    def meet() -> None:
+        gate.wait(10)
+        lists.append(one.prep_xfer_dlist(one.add_remote_agent(metadata), blocks(theirs, 1), "DRAM"))
+
+    threads = [threading.Thread(target=meet) for _ in range(gate.parties)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [written(one, local, remote) for remote in lists] == ["DONE"] * 5
+    theirs.expect(0, ours.expected)
+    theirs.check()
