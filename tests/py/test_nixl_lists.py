@@ -108,6 +108,22 @@ def test_descriptor_lists_are_those_of_upstream() -> None:
         descriptors.deserialized(nixl.nixlXferDList("DRAM", [(1, 2, 3)]).serialized()[:-1])
 
 
+def test_a_list_has_its_rows_to_itself() -> None:
+    """Stacks fill one array again and again."""
+    rows = np.array([[4096, 64, 0], [8192, 64, 0]], np.uint64)
+    listed, registered, remote = (
+        kind("DRAM", rows) for kind in (nixl.nixlXferDList, nixl.nixlRegDList, nixl.nixlRemoteDList)
+    )
+    trimmed = registered.trim()
+    rows[:] = 1
+    trimmed[0] = (9, 9, 9)
+    assert listed[0] == remote[0] == (4096, 64, 0) and registered[0] == (4096, 64, 0, "")
+    assert list(trimmed) == [(9, 9, 9), (8192, 64, 0)]
+    received = descriptors.deserialized(listed.serialized())
+    received[0] = (7, 7, 7)  # and can be changed
+    assert list(received) == [(7, 7, 7), (8192, 64, 0)]
+
+
 def test_a_wrong_list_is_named(agents: Agents, seed: int) -> None:
     agent, other = agents("a"), agents("b")
     memory = Memory(4 * BLOCK, seed)

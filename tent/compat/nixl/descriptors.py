@@ -183,14 +183,14 @@ def deserialized(data: bytes) -> nixlXferDList:
     _, kind, n = _HEAD.unpack_from(data)
     if len(data) != _HEAD.size + 24 * n:
         raise nixlInvalidParamError(f"a descriptor list of {n} rows has {_HEAD.size + 24 * n} bytes, not {len(data)}")
-    return nixlXferDList(kind, np.frombuffer(data, np.uint64, offset=_HEAD.size).reshape(n, 3).copy())
+    return nixlXferDList(kind, np.frombuffer(data, np.uint64, offset=_HEAD.size).reshape(n, 3))
 
 
 def _table(rows: Any) -> Any:
     if isinstance(rows, np.ndarray):
         if rows.ndim != 2 or rows.shape[1] != 3 or rows.dtype.kind not in "iu":
             raise nixlInvalidParamError(f"an array of descriptors is N x 3 integers, not {rows.shape} of {rows.dtype}")
-        return np.ascontiguousarray(rows, dtype=np.uint64)
+        return np.array(rows, dtype=np.uint64, order="C")  # a copy, as upstream's: callers use their arrays again
     listed = list(rows)
     for row in listed:
         if len(row) != 3:
