@@ -124,6 +124,13 @@ def test_a_list_has_its_rows_to_itself() -> None:
     assert list(received) == [(7, 7, 7), (8192, 64, 0)]
 
 
+@pytest.mark.parametrize("counts", [[1 << 62], [1 << 63], [(1 << 64) - 1], [1 << 24, 1], [1 << 62] * 4])
+def test_a_strided_list_that_is_too_long_is_refused(agents: Agents, counts: list[int]) -> None:
+    rows = np.array([[4096, 8, 0, 8, count] for count in counts], np.uint64)
+    with pytest.raises(nixl.nixlInvalidParamError, match=f"{sum(counts)} ranges: at most 16777216"):
+        agents("a").prep_xfer_dlist("", rows, "DRAM")
+
+
 def test_a_wrong_list_is_named(agents: Agents, seed: int) -> None:
     agent, other = agents("a"), agents("b")
     memory = Memory(4 * BLOCK, seed)

@@ -26,6 +26,8 @@ KINDS = {
 }
 NAMES = {DRAM_SEG: "DRAM", VRAM_SEG: "VRAM", BLK_SEG: "BLOCK", OBJ_SEG: "OBJ", FILE_SEG: "FILE"}
 
+RANGES_MOST = 1 << 24  # of a strided list: the engine takes no more in one
+
 Row = tuple[int, int, int]
 _HEAD = struct.Struct("=8sBxxxxxxxQ")
 _MAGIC = b"tentdesc"
@@ -229,9 +231,12 @@ def is_strided(descs: Any) -> bool:
 def strided(rows: Any) -> Any:
     """The rows of a strided list. Its columns are address, length, device, stride and count."""
     table = np.ascontiguousarray(rows, dtype=np.uint64)
-    counts = table[:, 4].astype(np.int64)
-    if (counts < 1).any():
+    if not table[:, 4].all():
         raise nixlInvalidParamError("a strided descriptor has a count of 0")
+    total = sum(table[:, 4].tolist())  # of Python's integers, which do not overflow
+    if total > RANGES_MOST:
+        raise nixlInvalidParamError(f"a strided list has {total} ranges: at most {RANGES_MOST} are allowed")
+    counts = table[:, 4].astype(np.int64)
     which = np.repeat(np.arange(len(table)), counts)
     step = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
     flat = np.empty((len(which), 3), np.uint64)
