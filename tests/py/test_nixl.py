@@ -289,6 +289,30 @@ def test_release_cancels_a_transfer_with_a_stopped_peer(agents: Agents, sides: A
         agent.transfer(handle)
 
 
+def test_a_dropped_handle_is_cancelled(agents: Agents, sides: Any, seed: int) -> None:
+    n = 2048
+    agent = agents("d", options={"config": {"transports": {"shm": {"enable": False}}}})
+    memory = Memory(n * BLOCK, seed)
+    registered = agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    side = sides("p", n * BLOCK)
+    agent.add_remote_agent(side.metadata)
+    local = agent.prep_xfer_dlist("", blocks(memory, n), "DRAM")
+    remote = agent.prep_xfer_dlist("p", [(side.address + i * BLOCK, BLOCK, 0) for i in range(n)], "DRAM")
+    side.process.send_signal(signal.SIGSTOP)
+    for keeps_transfer in (True, False):
+        handle = agent.make_prepped_xfer("READ", local, np.arange(n), remote, np.arange(n))
+        assert agent.transfer(handle) == "PROC"
+        transfers = list(handle._sent) if keeps_transfer else []
+        del handle
+        for transfer in transfers:
+            assert transfer.wait(30) == tent.TransferStatusEnum.CANCELED
+    agent.deregister_memory(registered)
+    memory.fill(seed + 1)
+    side.process.send_signal(signal.SIGCONT)
+    assert side.ask("notes") == {}  # it runs again, and has answered everything before this
+    memory.check()
+
+
 def test_metadata_goes_over_a_socket(agents: Agents) -> None:
     one, two = agents("one", enable_listen_thread=True, listen_port=0), agents("two")
     assert one._listener is not None

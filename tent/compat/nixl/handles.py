@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ... import _native
 from ...errors import TentError, TransferError
 from ...transfer import Transfer
 from ..looking import ended
@@ -72,7 +75,9 @@ class nixl_prepped_dlist_handle:
 
 
 class nixl_xfer_handle:
-    """A transfer that can be posted, again and again, from make_prepped_xfer() or initialize_xfer()."""
+    """A transfer that can be posted, again and again, from make_prepped_xfer() or initialize_xfer().
+
+    A handle that is dropped cancels its transfer."""
 
     __slots__ = (
         "_counts",
@@ -188,6 +193,15 @@ class nixl_xfer_handle:
         for transfer in self._sent:
             transfer.exception()  # asked for: it is not logged as forgotten
         self._sent, self._post = [], None
+
+    def __del__(self) -> None:
+        """Cancels the transfer, as upstream's handle does that is dropped, and waits for nothing: the engine holds the
+        memory until it is quiet."""
+        if _native.forked() or sys.is_finalizing():
+            return
+        for transfer in getattr(self, "_sent", ()):
+            with contextlib.suppress(TentError):  # the engine has closed
+                transfer.cancel()
 
     def __repr__(self) -> str:
         state = "released" if self._post is None else self.state() if self._sent or self._error else "not posted"
