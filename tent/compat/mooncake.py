@@ -12,24 +12,20 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engine import Engine
 from ..errors import (
     InvalidArgumentError,
     NotImplementedError,
-    PeerUnreachableError,
     TentError,
     TransferTimeoutError,
 )
 from ..moving import READ, WRITE
 from .looking import ended
 from .mooncake_memory import Memory
-from .mooncake_peers import CONNECT_LIMIT, Peers, host_and_port, service
+from .mooncake_peers import CONNECT_LIMIT, Begun, Peers, host_and_port, service
 from .options import Options
-
-if TYPE_CHECKING:
-    from ..transfer import Transfer
 
 logger = logging.getLogger("tent.compat.mooncake")
 
@@ -101,7 +97,7 @@ class TransferEngine:
         self._memory: Memory = _Unmade()  # type: ignore[assignment]
         self._peers: Peers = _Unmade()  # type: ignore[assignment]
         self._lock = threading.Lock()
-        self._batches: dict[int, tuple[Transfer, str]] = {}
+        self._batches: dict[int, Begun] = {}
         self._last = 0
         self._limit = _limit()
 
@@ -286,11 +282,11 @@ class TransferEngine:
         hint: str = "",
     ) -> int:
         try:
-            transfer = self._begun(peer, op, buffers, addresses, lengths, notify, hint)
+            begun = self._begun(peer, op, buffers, addresses, lengths, notify, hint)
         except (TentError, ValueError) as error:
             return self._failed(f"a transfer with {peer}", error)
-        transfer.wait()
-        return 0 if self._outcome(transfer, peer) == COMPLETED else FAILED
+        begun.transfer.wait()
+        return 0 if self._outcome(begun) == COMPLETED else FAILED
 
     # Transfers that go on
 
@@ -345,12 +341,11 @@ class TransferEngine:
         if found is None:
             logger.error("transfer_check_status: there is no batch %r", batch_id)
             return FAILED
-        transfer, peer = found
-        if not ended(transfer):
+        if not ended(found.transfer):
             return RUNNING
         with self._lock:
             self._batches.pop(batch_id, None)
-        return self._outcome(transfer, peer)
+        return self._outcome(found)
 
     def get_batch_transfer_status(self, batch_ids: Sequence[int]) -> int:
         """Waits for batches: 0 when all are complete, else -1. They are forgotten."""
@@ -362,9 +357,8 @@ class TransferEngine:
                 logger.error("get_batch_transfer_status: there is no batch %r", batch_id)
                 result = FAILED
                 continue
-            transfer, peer = found
-            transfer.wait()
-            if self._outcome(transfer, peer) != COMPLETED:
+            found.transfer.wait()
+            if self._outcome(found) != COMPLETED:
                 result = FAILED
         return result
 
@@ -379,13 +373,13 @@ class TransferEngine:
         hint: str = "",
     ) -> int:
         try:
-            transfer = self._begun(peer, op, buffers, addresses, lengths, notify, hint)
+            begun = self._begun(peer, op, buffers, addresses, lengths, notify, hint)
         except (TentError, ValueError) as error:
             self._failed(f"a transfer with {peer}", error)
             return 0
         with self._lock:
             self._last += 1
-            self._batches[self._last] = transfer, peer
+            self._batches[self._last] = begun
             return self._last
 
     def _begun(
@@ -397,7 +391,7 @@ class TransferEngine:
         lengths: Sequence[int],
         notify: TransferNotify | None,
         hint: str,
-    ) -> Transfer:
+    ) -> Begun:
         move = self.engine.read_ranges if TransferOpcode(op) == READ else self.engine.write_ranges
         terms = dict(self.options.terms)
         if terms["timeout"] is None:
@@ -410,12 +404,12 @@ class TransferEngine:
             ),
         )
 
-    def _outcome(self, transfer: Transfer, peer: str) -> int:
-        error = transfer.exception()
+    def _outcome(self, begun: Begun) -> int:
+        error = begun.transfer.exception()
         if error is None:
             return COMPLETED
-        self._failed(f"a transfer with {peer}", error)
-        self._peers.note(peer, error)
+        self._failed(f"a transfer with {begun.peer}", error)
+        self._peers.note(begun.peer, begun.segment, error)
         return TIMED_OUT if isinstance(error, TransferTimeoutError) else FAILED
 
     def _done(self, call: str, change: Callable[..., None], *arguments: Any) -> int:
@@ -436,12 +430,10 @@ class TransferEngine:
     def send_probe(self, peer_server_name: str) -> int:
         """0 when a peer answers, else -1."""
         try:
-            if self._peers.segment(peer_server_name).alive():
-                return 0
-            raise PeerUnreachableError(f"{peer_server_name} does not answer, or has restarted")
+            self._peers.probe(peer_server_name)
         except TentError as error:
-            self._peers.note(peer_server_name, error)
             return self._failed(f"a probe of {peer_server_name}", error)
+        return 0
 
     def warmup_efa_segment(self, segment_name: str) -> int:
         """Connects to a peer ahead of the first transfer."""

@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import NotImplementedError, PeerRestartedError, PeerUnreachableError
 
 if TYPE_CHECKING:
     from ..engine import Engine
     from ..segment import Segment
-
-T = TypeVar("T")
+    from ..transfer import Transfer
 
 _PEER_TO_PEER = ("P2PHANDSHAKE", "p2p", "")
 _SERVICES = ("etcd", "redis", "http")  # of names
 
 CONNECT_LIMIT = 10.0  # seconds in which a peer answers
+
+
+class Begun(NamedTuple):
+    """A transfer, and its peer by name and by the segment through which it goes."""
+
+    transfer: Transfer
+    peer: str
+    segment: Segment
 
 
 class Peers:
@@ -47,24 +54,36 @@ class Peers:
             made.close()
         return kept
 
-    def use(self, peer: str, begin: Callable[[Segment], T]) -> T:
-        """Begins something with a peer. One that is known and gone is met again once: it may have a successor."""
+    def use(self, peer: str, begin: Callable[[Segment], Transfer]) -> Begun:
+        """Begins a transfer with a peer. One that is known and gone is met again once: it may have a successor."""
         known = peer in self._segments
+        segment = self.segment(peer)
         try:
-            return begin(self.segment(peer))
+            return Begun(begin(segment), peer, segment)
         except (PeerUnreachableError, PeerRestartedError) as error:
-            self.note(peer, error)
+            self.note(peer, segment, error)
             if not known:
                 raise
-        return begin(self.segment(peer))
+        segment = self.segment(peer)
+        return Begun(begin(segment), peer, segment)
 
-    def note(self, peer: str, error: BaseException | None) -> None:
-        """Forgets a peer when its error says that it is gone, so that the next call meets its successor."""
+    def probe(self, peer: str) -> None:
+        """Raises PeerUnreachableError when a peer does not answer; it is forgotten then."""
+        segment = self.segment(peer)
+        if not segment.alive():
+            error = PeerUnreachableError(f"{peer} does not answer, or has restarted")
+            self.note(peer, segment, error)
+            raise error
+
+    def note(self, peer: str, segment: Segment, error: BaseException | None) -> None:
+        """Forgets a peer when an error of its segment says that it is gone, so that the next call meets its successor.
+        One that has been met already keeps its own segment."""
         if isinstance(error, (PeerUnreachableError, PeerRestartedError)):
             with self._lock:
-                segment = self._segments.pop(peer, None)
-            if segment is not None:
-                segment.close()
+                if self._segments.get(peer) is not segment:
+                    return
+                del self._segments[peer]
+            segment.close()
 
 
 def host_and_port(host: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ import tent
 from tent.buffers import address_of
 from tent.compat import mooncake
 from tent.compat.mooncake import TransferEngine, TransferNotify, TransferOpcode
-from tent.testing import Memory
+from tent.testing import Memory, inject
 
 pytestmark = pytest.mark.adapters
 
@@ -191,6 +191,31 @@ def test_a_peer_that_is_gone_is_told_once_and_met_again(
         assert second.initialize(f"127.0.0.1:{port}", "P2PHANDSHAKE", "rdma", "mlx5_0") == 0
         assert second.register_memory(at(theirs), 4096) == 0
         assert here.transfer_sync_write(peer, at(memory), at(theirs), 8) == 0
+        theirs.expect(0, memory.expected[:8])
+        theirs.check()
+    finally:
+        second.close()
+
+
+def test_a_late_failure_of_a_predecessor_leaves_its_successor_alone(pair: Pair, seed: int) -> None:
+    """A peer ends below two requests. The second is looked at when its successor is in use already."""
+    here, first, peer = pair(config={"allow_faults": True, "transports": {"shm": {"enable": False}}})
+    memory, theirs = Memory(4096, seed), Memory(4096, seed + 1)
+    here.register_memory(at(memory), 4096)
+    first.register_memory(at(theirs), 4096)
+    inject(here.engine, "op=WRITE blackhole")
+    old = [here.transfer_submit_write(peer, at(memory), at(theirs), 8) for _ in range(2)]
+    first.close()
+    assert here.get_batch_transfer_status(old[:1]) == -1
+    inject(here.engine, "heal")
+    second = TransferEngine()
+    try:
+        assert second.initialize(peer, "P2PHANDSHAKE", "tcp", "") == 0
+        assert second.register_memory(at(theirs), 4096) == 0
+        assert here.transfer_sync_write(peer, at(memory), at(theirs), 8) == 0
+        successor = here._peers.segment(peer)
+        assert here.get_batch_transfer_status(old[1:]) == -1
+        assert here._peers.segment(peer) is successor
         theirs.expect(0, memory.expected[:8])
         theirs.check()
     finally:
