@@ -98,10 +98,17 @@ def install(built: Path, prefix: Path) -> None:
         place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if (built / name).is_dir():
-            shutil.copytree(built / name, place, dirs_exist_ok=True)
+            shutil.copytree(built / name, place, dirs_exist_ok=True, copy_function=put)
         else:
-            shutil.copy(built / name, place)
+            put(built / name, place)
     print(f"installed under {target}")
+
+
+def put(file: str | Path, place: str | Path) -> None:
+    """Copies a file into the place of another one. Programs that have that one mapped keep it."""
+    fresh = f"{place}.new"
+    shutil.copy(file, fresh)
+    os.replace(fresh, place)
 
 
 def driver(prefix: Path) -> Path:

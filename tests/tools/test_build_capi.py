@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,26 @@ def test_a_key_tells_names_contents_and_words_apart(tmp_path: Path) -> None:
     one.write_text("b")
     two.write_text("a")
     assert build_capi.key_of([one, two]) not in keys
+
+
+def test_an_installation_leaves_the_files_of_running_programs_alone(tmp_path: Path) -> None:
+    """A program that has the old library mapped dies of a file that changes below it."""
+    built, prefix = tmp_path / "built", tmp_path / "prefix"
+    names = ("lib/libtent.so", "lib/pkgconfig/tent.pc", "include/tent/transfer_engine.h")
+
+    def install(text: str) -> None:
+        for name in names:
+            (built / name).parent.mkdir(parents=True, exist_ok=True)
+            (built / name).write_text(text)
+        (built / names[0]).chmod(0o755)
+        build_capi.install(built, prefix)
+
+    install("old")
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(open(prefix / name)) for name in names]
+        install("new")
+        assert [file.read() for file in running] == ["old"] * 3
+    assert [(prefix / name).read_text() for name in names] == ["new"] * 3
+    assert (prefix / names[0]).stat().st_mode & 0o777 == 0o755
+    files = sorted(str(path.relative_to(prefix)) for path in prefix.rglob("*") if path.is_file())
+    assert files == sorted(names), "nothing else is left"
