@@ -254,8 +254,13 @@ def by_position(name: str, body: str) -> str:
     return substitute(r"PyObject \*args, PyObject \*kwargs", "PyObject *const *args, Py_ssize_t given", body, count=2)
 
 
+def extldflags(flag: str) -> str:
+    """The word of -ldflags that gives the C linker one flag. Both are split at spaces, and a folder may have one."""
+    return f"""\"-extldflags='{flag}'\""""
+
+
 class Build:
-    """One build of the extension in a folder of its own, which has no space in its name and is gone afterwards."""
+    """One build of the extension in a folder of its own, which is gone afterwards."""
 
     def __init__(self, go: str, folder: Path) -> None:
         self.go = go
@@ -366,7 +371,7 @@ class Build:
             self.go,
             "build",
             "-buildmode=c-shared",
-            f"-ldflags=-s -w {LINKNAME} -X {RELEASE}={version()} -extldflags=-Wl,--version-script={exports}",
+            f"-ldflags=-s -w {LINKNAME} -X {RELEASE}={version()} {extldflags(f'-Wl,--version-script={exports}')}",
             "-o",
             "_gotent.so",
             ".",

@@ -1,0 +1,38 @@
+"""The build of the extension module: the words that it gives to Go's linker."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import build_gotent
+import interpreters
+
+SOURCE = """package main
+
+import "C"
+
+//export kept
+func kept() {}
+
+//export hidden
+func hidden() {}
+
+func main() {}
+"""
+
+
+def test_a_folder_with_a_space_reaches_the_c_linker_whole(tmp_path: Path) -> None:
+    """TMPDIR may have one, and the list of the symbols that are exported lies there."""
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    (folder / "go.mod").write_text("module small\n\ngo 1.26\n")
+    (folder / "main.go").write_text(SOURCE)
+    exports = folder / "exports.map"
+    exports.write_text("{ global: kept; local: *; };\n")
+    go = interpreters.go_command()
+    flags = f"-ldflags=-s -w {build_gotent.extldflags(f'-Wl,--version-script={exports}')}"
+    command = [go, "build", "-buildmode=c-shared", flags, "-o", "small.so", "."]
+    subprocess.run(command, cwd=folder, env=build_gotent.go_env(go), check=True)
+    symbols = subprocess.check_output(["nm", "-D", "--defined-only", "small.so"], cwd=folder, text=True)
+    assert {line.split()[-1] for line in symbols.splitlines()} == {"kept"}
