@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"unsafe"
 
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/pybind"
 )
 
@@ -22,7 +23,23 @@ const notifyMs = 10_000
 
 //export tent_send_notifs
 func tent_send_notifs(engine C.tent_engine_t, handle C.tent_segment_id_t, name, message *C.char) C.int {
-	id, told := number(engine), noteOf(name, message)
+	return send(engine, handle, noteOf(name, message))
+}
+
+//export tent_send_notif
+func tent_send_notif(engine C.tent_engine_t, handle C.tent_segment_id_t, name unsafe.Pointer, nameBytes C.size_t,
+	message unsafe.Pointer, messageBytes C.size_t) C.int {
+	if (name == nil && nameBytes > 0) || (message == nil && messageBytes > 0) {
+		return wrong("the name or the message is NULL, and has bytes")
+	}
+	return send(engine, handle, &request.PackedNote{Notify: 1,
+		NameAddress: address(name), NameBytes: uint64(nameBytes),
+		MessageAddress: address(message), MessageBytes: uint64(messageBytes)})
+}
+
+// send waits until the peer has taken a notification.
+func send(engine C.tent_engine_t, handle C.tent_segment_id_t, told *request.PackedNote) C.int {
+	id := number(engine)
 	var pins runtime.Pinner // pybind takes an address as a number: the memory there must not move
 	pins.Pin(told)
 	batch, err := pybind.Notify(id, int64(handle), address(unsafe.Pointer(told)), 0)

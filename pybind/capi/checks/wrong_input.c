@@ -86,6 +86,7 @@ static void without_engine(tent_engine_t none, const char *words) {
 	REFUSED(tent_batch_failure(none, 1, text, sizeof text), words);
 	REFUSED(tent_probe_peer(none, 0, 10), words);
 	REFUSED(tent_send_notifs(none, 0, "a", "b"), words);
+	REFUSED(tent_send_notif(none, 0, "a", 1, "b", 1), words);
 	REFUSED(tent_recv_notifs(none, &notes), words);
 	REFUSED(tent_recv_notif(none, 0, &note), words);
 	NOTHING(tent_describe(none, "metrics"), words);
@@ -117,6 +118,9 @@ static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	REFUSED(tent_task_status_list(engine, batch, NULL, NULL), "count");
 	REFUSED(tent_overall_status(engine, batch, NULL), "status is NULL");
 	REFUSED(tent_batch_failure(engine, batch, NULL, 0), "too short");
+	REFUSED(tent_send_notif(engine, 0, NULL, 1, "b", 1), "is NULL, and has bytes");
+	REFUSED(tent_send_notif(engine, 0, "a", 1, NULL, 1), "is NULL, and has bytes");
+	REFUSED(tent_send_notif(engine, 0, "a", 1, "b", (size_t)-1), "at most");
 	REFUSED(tent_recv_notifs(engine, NULL), "info is NULL");
 	REFUSED(tent_recv_notif(engine, 0, NULL), "notif is NULL");
 	NOTHING(tent_describe(engine, NULL), "is not");

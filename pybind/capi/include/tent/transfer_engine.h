@@ -214,6 +214,9 @@ int tent_wait(tent_engine_t engine, tent_batch_id_t batch_id, int64_t timeout_ms
  * returns at once. *word, unless NULL, gets the address on the device of 32 bits: 0, and then the state (STATUS_*), until
  * tent_free_batch. Give the requests a deadline: the stream waits as long as they take. */
 int tent_wait_on(tent_engine_t engine, tent_batch_id_t batch_id, uint64_t stream, uint64_t *word);
+/* tent_send_notifs with a name and a message of any bytes, zero bytes among them. */
+int tent_send_notif(tent_engine_t engine, tent_segment_id_t handle, const void *name, size_t name_bytes,
+                    const void *message, size_t message_bytes);
 /* options may be NULL. */
 int tent_submit_ex(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count,
                    const tent_submit_options_t *options);
@@ -406,7 +409,8 @@ class TransferEngine {
 	Status progressBatch(BatchID batch_id, TransferStatus &overall) { return getTransferStatus(batch_id, overall); }
 
 	Status sendNotification(SegmentID target, const Notification &n) {
-		return Status::of(tent_send_notifs(engine_, target, n.name.c_str(), n.msg.c_str()));
+		return Status::of(
+		    tent_send_notif(engine_, target, n.name.data(), n.name.size(), n.msg.data(), n.msg.size()));
 	}
 	Status receiveNotification(std::vector<Notification> &list) {
 		tent_notif_t one;
