@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine import Engine
 from ..errors import (
@@ -22,10 +22,13 @@ from ..errors import (
     TransferTimeoutError,
 )
 from ..moving import READ, WRITE
-from .looking import ended
 from .mooncake_memory import Memory
 from .mooncake_peers import CONNECT_LIMIT, Begun, Peers, host_and_port, service
 from .options import Options
+
+if TYPE_CHECKING:
+    from ..segment import Segment
+    from ..transfer import Transfer
 
 logger = logging.getLogger("tent.compat.mooncake")
 
@@ -188,9 +191,10 @@ class TransferEngine:
         """Gives memory of allocate_managed_buffer() back."""
         return self._done("free_managed_buffer", self._memory.free, buffer_addr)
 
-    def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
-        """Copies bytes into registered or allocated memory of this process."""
-        return self._done("write_bytes_to_buffer", self._memory.write, dest_address, bytes(src_ptr), length)
+    def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes | str, length: int) -> int:
+        """Copies bytes into registered or allocated memory of this process. Text is UTF-8."""
+        data = src_ptr.encode() if isinstance(src_ptr, str) else bytes(src_ptr)
+        return self._done("write_bytes_to_buffer", self._memory.write, dest_address, data, length)
 
     def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
         """Copies bytes out of registered or allocated memory of this process."""
@@ -285,7 +289,6 @@ class TransferEngine:
             begun = self._begun(peer, op, buffers, addresses, lengths, notify, hint)
         except (TentError, ValueError) as error:
             return self._failed(f"a transfer with {peer}", error)
-        begun.transfer.wait()
         return 0 if self._outcome(begun) == COMPLETED else FAILED
 
     # Transfers that go on
@@ -341,7 +344,7 @@ class TransferEngine:
         if found is None:
             logger.error("transfer_check_status: there is no batch %r", batch_id)
             return FAILED
-        if not ended(found.transfer):
+        if not found.ended():
             return RUNNING
         with self._lock:
             self._batches.pop(batch_id, None)
@@ -357,7 +360,6 @@ class TransferEngine:
                 logger.error("get_batch_transfer_status: there is no batch %r", batch_id)
                 result = FAILED
                 continue
-            found.transfer.wait()
             if self._outcome(found) != COMPLETED:
                 result = FAILED
         return result
@@ -393,19 +395,24 @@ class TransferEngine:
         hint: str,
     ) -> Begun:
         move = self.engine.read_ranges if TransferOpcode(op) == READ else self.engine.write_ranges
+        if not len(lengths) or 0 in lengths:  # upstream moves what is left
+            rows = [row for row in zip(buffers, addresses, lengths, strict=True) if row[2]]
+            buffers, addresses, lengths = ([row[i] for row in rows] for i in range(3))
         terms = dict(self.options.terms)
         if terms["timeout"] is None:
             terms["timeout"] = self._limit + sum(lengths) * 1e-9  # upstream adds a nanosecond for each byte
         note = None if notify is None else (notify.name, notify.msg)
-        return self._peers.use(
-            peer,
-            lambda segment: move(
-                self.engine, buffers, segment, addresses, lengths, notify=note, hint=hint or None, **terms
-            ),
-        )
+
+        def begin(segment: Segment) -> Transfer | None:
+            if len(lengths):
+                hinted = hint or None
+                return move(self.engine, buffers, segment, addresses, lengths, notify=note, hint=hinted, **terms)
+            return None if note is None else self.engine.notify(segment, *note)
+
+        return self._peers.use(peer, begin)
 
     def _outcome(self, begun: Begun) -> int:
-        error = begun.transfer.exception()
+        error = begun.error()
         if error is None:
             return COMPLETED
         self._failed(f"a transfer with {begun.peer}", error)

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import NotImplementedError, PeerRestartedError, PeerUnreachableError
+from .looking import ended
 
 if TYPE_CHECKING:
     from ..engine import Engine
+    from ..errors import TransferError
     from ..segment import Segment
     from ..transfer import Transfer
 
@@ -25,9 +27,17 @@ CONNECT_LIMIT = 10.0  # seconds in which a peer answers
 class Begun(NamedTuple):
     """A transfer, and its peer by name and by the segment through which it goes."""
 
-    transfer: Transfer
+    transfer: Transfer | None  # None: there was nothing to move
     peer: str
     segment: Segment
+
+    def ended(self) -> bool:
+        """Whether it has ended. The look drives it, as upstream's does."""
+        return self.transfer is None or ended(self.transfer)
+
+    def error(self) -> TransferError | None:
+        """Waits for the end and returns the error that it brought."""
+        return None if self.transfer is None else self.transfer.exception()
 
 
 class Peers:
@@ -54,7 +64,7 @@ class Peers:
             made.close()
         return kept
 
-    def use(self, peer: str, begin: Callable[[Segment], Transfer]) -> Begun:
+    def use(self, peer: str, begin: Callable[[Segment], Transfer | None]) -> Begun:
         """Begins a transfer with a peer. One that is known and gone is met again once: it may have a successor."""
         known = peer in self._segments
         segment = self.segment(peer)

@@ -126,6 +126,30 @@ def test_every_form_of_a_transfer_moves_its_bytes(pair: Pair, seed: int) -> None
     theirs.check()
 
 
+def test_ranges_without_bytes_move_nothing(pair: Pair, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    here, there, peer = pair()
+    ours, theirs = Memory(4096, seed), Memory(4096, seed + 1)
+    assert here.register_memory(at(ours), 4096) == there.register_memory(at(theirs), 4096) == 0
+    assert here.batch_transfer_sync_write(peer, [], [], []) == 0
+    assert here.transfer_sync_read(peer, at(ours), at(theirs), 0) == 0
+    assert here.batch_transfer_sync_write(peer, [8, at(ours)], [8, at(theirs, 50)], [0, 10]) == 0
+    theirs.expect(50, ours.expected[:10])
+    theirs.check()
+    for batch in (
+        here.batch_transfer_async_read(peer, [], [], []),
+        here.transfer_submit_write(peer, at(ours), at(theirs), 0),
+    ):
+        assert batch and here.transfer_check_status(batch) == 1
+    assert here.get_batch_transfer_status([here.batch_transfer_async_write(peer, [], [], [])]) == 0
+    note = TransferNotify("kv", "nothing")
+    assert here.batch_transfer_sync(peer, [], [], [], TransferOpcode.WRITE, note) == 0
+    assert [(n.name, n.msg) for n in there.get_notifies()] == [("kv", "nothing")]
+    assert not caplog.records
+    assert here.batch_transfer_sync_write(peer, [at(ours)], [], []) == -1
+    assert here.batch_transfer_sync_write(peer, [at(ours)], [at(theirs), 8], [8, 0]) == -1
+    assert here.batch_transfer_sync_write("127.0.0.1:1", [], [], []) == -1
+
+
 def test_managed_memory(pair: Pair) -> None:
     here, there, peer = pair()
     mine, theirs = here.allocate_managed_buffer(4096), there.allocate_managed_buffer(4096)
@@ -133,6 +157,7 @@ def test_managed_memory(pair: Pair) -> None:
     assert here.write_bytes_to_buffer(mine, b"hello", 5) == 0
     assert here.transfer_sync_write(peer, mine, theirs, 5) == 0
     assert there.read_bytes_from_buffer(theirs, 6) == b"hello\0"
+    assert here.write_bytes_to_buffer(mine, "h\u00e9", 3) == 0 and here.read_bytes_from_buffer(mine, 4) == b"h\xc3\xa9l"
     assert here.write_bytes_to_buffer(mine + 4094, b"hello", 5) == -1
     assert here.write_bytes_to_buffer(mine, b"hello", 6) == -1
     with pytest.raises(tent.InvalidArgumentError):
