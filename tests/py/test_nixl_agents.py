@@ -51,3 +51,12 @@ def test_lists_stay_usable_when_their_agent_is_added_again(
     assert [written(one, local, remote) for remote in lists] == ["DONE"] * 5
     theirs.expect(0, ours.expected)
     theirs.check()
+
+
+def test_names_that_are_not_known_are_no_errors_where_upstream_has_none(agents: Agents) -> None:
+    agent = agents("a")
+    agent.remove_remote_agent("nobody")
+    for name in ("nobody", "GDS"):  # the second one was not created
+        assert agent.get_backend_mem_types(name) == [] and agent.get_backend_params(name) == {}
+    assert agent.get_plugin_mem_types("nobody") == [] and agent.get_plugin_params("nobody") == {}
+    assert agent.get_plugin_mem_types("GDS") == ["DRAM", "VRAM", "FILE"]

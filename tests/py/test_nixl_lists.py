@@ -164,6 +164,14 @@ def test_a_wrong_list_is_named(agents: Agents, seed: int) -> None:
             "lengths",
             lambda: agent.initialize_xfer("READ", xfer, agent.get_xfer_descs([(address(memory), 5, 0)], "DRAM"), "a"),
         ),
+        *(
+            (
+                nixl.nixlInvalidParamError,
+                "local indexes are ",
+                lambda listed=listed: agent.make_prepped_xfer("READ", local, listed, own, [0, 1]),
+            )
+            for listed in ([0.5, 1.9], [0, float("nan")], [float("inf"), 1], ["0", "1"], None, [[0, 1]], 1)
+        ),
         (nixl.nixlInvalidParamError, "no descriptor list", lambda: agent.deserialize_descs(b"\x80\x04.")),
         (nixl.nixlInvalidParamError, "of a strided list", lambda: agent.prep_xfer_dlist("", strided)),
         (nixl.nixlInvalidParamError, "count of 0", lambda: agent.prep_xfer_dlist("", none, "DRAM")),

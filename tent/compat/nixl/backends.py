@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable
 
 from .errors import nixlNotFoundError
+
+logger = logging.getLogger("tent.compat.nixl")
 
 NETWORK = ("UCX", "LIBFABRIC", "UCCL", "Mooncake")
 STORAGE = ("POSIX", "GDS", "GDS_MT")
@@ -20,8 +23,10 @@ _numbers = itertools.count(1)
 
 
 def memory_of(name: str) -> list[str]:
-    """The kinds of memory that a backend has."""
-    return list(_MEMORY[known(name)])
+    """The kinds of memory that a backend has; of any other name none, and a line in the log, as upstream."""
+    if name not in _MEMORY:
+        logger.warning("there is no backend %r: %s", name, ", ".join(PLUGINS))
+    return list(_MEMORY.get(name, ()))
 
 
 def known(name: str) -> str:
@@ -37,6 +42,13 @@ class Backends(dict[str, nixl_backend_handle]):
     def create(self, name: str) -> None:
         """Makes a backend's name usable. Again: no effect."""
         self.setdefault(known(name), next(_numbers))
+
+    def memory_of(self, name: str) -> list[str]:
+        """The kinds of memory that a backend has; of one that was not created none, and a line in the log."""
+        if name in self:
+            return memory_of(name)
+        logger.warning("the backend %r was not created: %s", name, ", ".join(self) or "none was")
+        return []
 
     def check(self, *names: str) -> None:
         """Refuses backends that were not created."""

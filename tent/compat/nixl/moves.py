@@ -73,9 +73,13 @@ def operation(text: str) -> int:
 
 def indexes(given: Any, n: int, side: str) -> Any:
     """Indexes into a list of n ranges, as an array of the handle's own."""
-    table = np.array(given, dtype=np.int64, copy=True)
-    if table.ndim != 1 or not len(table):
+    array = np.asarray(given)
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iubf":
         raise nixlInvalidParamError(f"the {side} indexes are a list of at least one integer")
+    with np.errstate(invalid="ignore"):  # of NaN
+        table = array.astype(np.int64)
+    if array.dtype.kind == "f" and (table != array).any():
+        raise nixlInvalidParamError(f"the {side} indexes are integers, not {array[table != array][0]}")
     if int(table.min()) < 0 or int(table.max()) >= n:
         wrong = int(table.min()) if int(table.min()) < 0 else int(table.max())
         raise nixlInvalidParamError(f"the {side} index {wrong} is not in the list, which has 0 to {n - 1}")

@@ -100,12 +100,11 @@ class Remotes:
             self.segment(name).connect(CONNECT_LIMIT)
 
     def remove(self, name: str) -> None:
-        """Forgets an agent; transfers to it that are under way end as failed."""
+        """Forgets an agent, if it is known; transfers to it that are under way end as failed."""
         with self._lock:
             remote = self._known.pop(name, None)
-        if remote is None:
-            raise nixlNotFoundError(f"the agent {name!r} is not known")
-        remote.segment.close()
+        if remote is not None:
+            remote.segment.close()
 
     def has(self, metadata: bytes) -> str | None:
         """The name of the agent of this metadata, if that very life is known."""
