@@ -1,11 +1,10 @@
 """The pytest plug-in: fixtures alone. It comes with tent and is loaded by every pytest run of its environment, so it
-imports nothing before a fixture is used, and has no hook."""
+imports nothing before a fixture is used, and has no hook outside of the tests that use its engines."""
 
 from __future__ import annotations
 
 import os
 import random
-import sys
 
 import pytest
 
@@ -19,6 +18,19 @@ if TYPE_CHECKING:
     from .oracle import Oracle
     from .pair import Cluster, Pair
     from .world import World
+
+
+class _Ending:
+    """A hook that hears whether one test has raised, pytest.skip() and pytest.fail() included: they are no Exception,
+    and leave nothing in sys.last_type."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.raised = False
+        self._item = item
+
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        if item is self._item and call.excinfo is not None:
+            self.raised = True
 
 
 @pytest.fixture
@@ -40,8 +52,13 @@ def _tent_world(request: pytest.FixtureRequest, tent_seed: int, tent_leak_check:
     from .world import World
 
     world = World(tent_seed, lambda title, text: request.node.add_report_section("call", title, text))
-    yield world
-    world.close(tent_leak_check, failed=hasattr(sys, "last_type"))  # pytest sets it for the test that has just failed
+    ending = _Ending(request.node)
+    request.config.pluginmanager.register(ending)
+    try:
+        yield world
+    finally:
+        request.config.pluginmanager.unregister(ending)
+    world.close(tent_leak_check, failed=ending.raised)
 
 
 @pytest.fixture

@@ -82,6 +82,8 @@ def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> 
     result = run(
         pytester,
         """
+        import pytest
+
         def test_unused(tent_pair, tent_faults):
             pair = tent_pair(rails=2)
             tent_faults.rail(1).blackhole(after_bytes="8MiB")
@@ -113,11 +115,34 @@ def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> 
             tent_faults.corrupt()
             assert False, "one report is enough"
 
+        def test_failed_by_a_call(tent_pair, tent_faults):
+            tent_pair()
+            tent_faults.corrupt()
+            pytest.fail("one report is enough")
+
+        def test_skipped(tent_pair, tent_faults):
+            tent_pair()
+            tent_faults.corrupt()
+            pytest.skip("nothing was tested, and nothing was to be")
+
+        @pytest.fixture
+        def skips(tent_pair, tent_faults):
+            tent_pair()
+            tent_faults.corrupt()
+            pytest.skip("before the test")
+
+        def test_skipped_by_a_fixture(skips):
+            pass
+
+        def test_unused_behind_a_failure(tent_pair, tent_faults):
+            tent_pair()
+            tent_faults.corrupt()
+
         def test_skipped_late(tent_engine):
             tent_engine().close()
         """,
     )
-    result.assert_outcomes(passed=6, errors=2, failed=1)
+    result.assert_outcomes(passed=7, errors=3, failed=2, skipped=2)
     text = result.stdout.str()
     assert "never struck, so nothing was tested with it (unused_ok=True allows that): 'rail=1 blackhole" in text
     assert "'nth=1000 drop' (at the peer)" in text
