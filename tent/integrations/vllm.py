@@ -82,7 +82,7 @@ class _OverTent:
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         """For vLLM only."""
         options = stand.options_of(vllm_config.kv_transfer_config.kv_connector_extra_config)
-        stand.check_parallelism(vllm_config)
+        stand.check_settings(vllm_config)
         if role == KVConnectorRole.SCHEDULER:  # there is one in each server
             warn_unless_tested("vLLM", vllm.__version__, stand.INSTEAD)
         with stand.standing(BASE_WORKER, options):

@@ -37,12 +37,17 @@ def options_of(extra: Mapping[str, Any]) -> dict[str, Any] | None:
     return chosen or None
 
 
-def check_parallelism(configuration: Any) -> None:
-    """Refuses settings that vLLM adjusts for connectors named NixlConnector alone."""
+def check_settings(configuration: Any) -> None:
+    """Refuses settings that vLLM adjusts or refuses for connectors with its own names alone."""
     size = getattr(configuration.parallel_config, "decode_context_parallel_size", 1)
     if size > 1:
         raise InvalidArgumentError(
             f"decode_context_parallel_size is {size}: tent's connectors do not support it", hint=INSTEAD
+        )
+    if getattr(getattr(configuration, "aux_output_config", None), "enabled", False):
+        raise InvalidArgumentError(
+            "--enable-return-routed-experts is set: no connector carries its output from prefill to decode servers",
+            hint="leave it out",
         )
 
 

@@ -233,9 +233,19 @@ def test_wrong_options_are_refused_by_name(extra: dict[str, Any], text: str) -> 
 
 
 def test_context_parallelism_is_refused(stack: Stack) -> None:
-    vllm_stand.check_parallelism(stack.configuration(decode_context_parallel_size=1))
+    vllm_stand.check_settings(stack.configuration(decode_context_parallel_size=1))
     with pytest.raises(tent.InvalidArgumentError, match=r"decode_context_parallel_size is 2.*tent run --as nixl"):
-        vllm_stand.check_parallelism(stack.configuration(decode_context_parallel_size=2))
+        vllm_stand.check_settings(stack.configuration(decode_context_parallel_size=2))
+
+
+def test_routed_experts_are_refused(stack: Stack) -> None:
+    """vLLM refuses them for its own connectors, by their names."""
+    configuration = stack.configuration()
+    configuration.aux_output_config = SimpleNamespace(enabled=False)
+    vllm_stand.check_settings(configuration)
+    configuration.aux_output_config.enabled = True
+    with pytest.raises(tent.InvalidArgumentError, match="--enable-return-routed-experts is set"):
+        vllm_stand.check_settings(configuration)
 
 
 @pytest.mark.parametrize(("version", "warns"), [("0.32.0", False), ("0.32.0+cpu", False), ("0.33.1", True)])
