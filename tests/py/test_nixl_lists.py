@@ -10,7 +10,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from nixl_agents import BLOCK, Agents, address, blocks, ended  # noqa: E402
+from nixl_agents import BLOCK, Agents, address, blocks, ended, heard  # noqa: E402
 
 from tent.compat import nixl  # noqa: E402
 from tent.compat.nixl import descriptors  # noqa: E402
@@ -129,6 +129,54 @@ def test_a_strided_list_that_is_too_long_is_refused(agents: Agents, counts: list
     rows = np.array([[4096, 8, 0, 8, count] for count in counts], np.uint64)
     with pytest.raises(nixl.nixlInvalidParamError, match=f"{sum(counts)} ranges: at most 16777216"):
         agents("a").prep_xfer_dlist("", rows, "DRAM")
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_ranges_without_bytes_have_their_index_and_move_nothing(agents: Agents, seed: int, prepared: bool) -> None:
+    draw = random.Random(seed)
+    one, two = agents("one", capture_telemetry=True), agents("two")
+    ours, theirs = Memory(N * BLOCK, seed), Memory(N * BLOCK, seed + 1)
+    for agent, memory in ((one, ours), (two, theirs)):
+        agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    one.add_remote_agent(two.get_agent_metadata())
+    sizes = [draw.choice([0, BLOCK]) for _ in range(N)]
+    for chosen_ones in (
+        draw.sample(range(N), 20),
+        [i for i in range(N) if not sizes[i]],  # nothing moves
+        [i for i in range(N) if sizes[i]],
+    ):
+        rows = [[(address(m) + i * BLOCK, sizes[i], 0) for i in range(N)] for m in (ours, theirs)]
+        if prepared:
+            local, remote = one.prep_xfer_dlist("", rows[0], "DRAM"), one.prep_xfer_dlist("two", rows[1], "DRAM")
+            handle = one.make_prepped_xfer("WRITE", local, chosen_ones, remote, chosen_ones, b"done")
+        else:
+            here, there = (one.get_xfer_descs([listed[i] for i in chosen_ones], "DRAM") for listed in rows)
+            handle = one.initialize_xfer("WRITE", here, there, "two", b"done")
+        with pytest.raises(nixl.nixlNotPostedError):
+            one.check_xfer_state(handle)
+        one.transfer(handle)
+        assert ended(one, handle) == "DONE" and heard(two) == {"one": [b"done"]}
+        assert one.get_xfer_telemetry(handle).totalBytes == sum(sizes[i] for i in chosen_ones)
+        for i in chosen_ones:
+            theirs.expect(i * BLOCK, ours.expected[i * BLOCK : i * BLOCK + sizes[i]])
+        theirs.check()
+        one.release_xfer_handle(handle)
+
+
+def test_a_transfer_of_nothing_is_done(agents: Agents, seed: int) -> None:
+    agent, memory = agents("a", capture_telemetry=True), Memory(2 * BLOCK, seed)
+    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    local, own = (
+        agent.prep_xfer_dlist(n, [(address(memory), 0, 0), (address(memory), 8, 0)], "DRAM") for n in ("", "a")
+    )
+    handle = agent.make_prepped_xfer("WRITE", local, [0], own, [0])
+    assert agent.transfer(handle) == agent.transfer(handle) == agent.check_xfer_state(handle) == "DONE"
+    assert agent.get_xfer_telemetry(handle).totalBytes == 0 and "DONE" in repr(handle)
+    with pytest.raises(nixl.nixlMismatchError, match="without bytes"):
+        agent.transfer(agent.make_prepped_xfer("WRITE", local, [0], own, [1]))
+    agent.release_xfer_handle(handle)
+    agent.release_dlist_handle(local)
+    memory.check()
 
 
 def test_a_wrong_list_is_named(agents: Agents, seed: int) -> None:

@@ -132,3 +132,12 @@ def test_a_file_without_a_path_is_refused(agents: Agents, tmp_path: Path) -> Non
     with pytest.raises(nixl.nixlInvalidParamError, match="FILE descriptor"):
         agent.register_memory([(0, BLOCK, 1 << 20, "")], "FILE")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_range_without_bytes_is_registered_and_holds_nothing(agents: Agents, seed: int) -> None:
+    agent, memory = agents("a"), Memory(BLOCK, seed)
+    listed = agent.register_memory([(address(memory), 0, 0, ""), (address(memory), BLOCK, 0, "")], "DRAM")
+    assert agent.get_partial_agent_metadata(listed)
+    agent.deregister_memory(listed)
+    with pytest.raises(nixl.nixlNotFoundError):
+        agent.deregister_memory(listed)

@@ -207,7 +207,7 @@ class nixl_agent:
         if segment is None or descs is None or descs.isEmpty():
             return segment is not None
         try:
-            segment.addresses(descs.rows).close()
+            moves.Ranges(segment.addresses, descs.rows).close()
         except TentError:
             return False
         return True

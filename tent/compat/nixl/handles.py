@@ -25,7 +25,7 @@ from .errors import (
 from .messages import encoded
 
 if TYPE_CHECKING:
-    from ...addresses import Addresses
+    from .moves import Ranges
 
 logger = logging.getLogger("tent.compat.nixl")
 
@@ -50,15 +50,15 @@ class nixl_prepped_dlist_handle:
 
     __slots__ = ("agent_name", "backend", "list", "n")
 
-    def __init__(self, addresses: Addresses, agent_name: str | None, backend: str) -> None:
+    def __init__(self, ranges: Ranges, agent_name: str | None, backend: str) -> None:
         """For the agent only; without a name the list is local."""
-        self.list: Addresses | None = addresses
+        self.list: Ranges | None = ranges
         self.agent_name = agent_name
         self.backend = backend
-        self.n = addresses.n_pages
+        self.n = ranges.n
 
-    def taken(self) -> Addresses:
-        """The engine's list."""
+    def taken(self) -> Ranges:
+        """The list, unless it was released."""
         if self.list is None:
             raise nixlNotFoundError("the descriptor list was released")
         return self.list
@@ -106,7 +106,7 @@ class nixl_xfer_handle:
         self._post: Callable[[bytes], list[Transfer]] | None = post
         self._message = encoded(message)
         self._counts = counts
-        self._sent: list[Transfer] = []
+        self._sent: list[Transfer] | None = None  # once it was posted
         self._error: TentError | None = None
         self._told = False
         self._started = self._posting = 0
@@ -125,7 +125,7 @@ class nixl_xfer_handle:
             raise nixlNotFoundError("the transfer was released")
         if self._sent and self.state() == UNDER_WAY:
             raise nixlRepostActiveError("the transfer is under way: it can be posted again after its end")
-        self._sent, self._error, self._told = [], None, False
+        self._sent, self._error, self._told = None, None, False
         self._started = time.time_ns()
         begun = time.perf_counter_ns()
         try:
@@ -144,7 +144,7 @@ class nixl_xfer_handle:
     def _state_by(self, look: Callable[[Transfer], bool]) -> str:
         if self._error is not None:
             return FAILED
-        if not self._sent:
+        if self._sent is None:
             raise nixlNotPostedError("the transfer was not posted yet: call transfer()")
         for transfer in self._sent:
             if not look(transfer):
@@ -168,21 +168,21 @@ class nixl_xfer_handle:
         """Times and size of the last transfer."""
         if not self._counts:
             raise nixlNoTelemetryError("the agent was made without capture_telemetry=True")
-        if not self._sent:
+        if self._sent is None:
             raise nixlNotPostedError("the transfer was not posted yet: call transfer()")
-        last = self._sent[-1]
-        took = max(last.elapsed or 0.0, self._posting / 1e9)
-        return nixlXferTelemetry(
-            self._started // 1000, self._posting // 1000, int(took * 1e6), last.total_bytes, self.n
-        )
+        last = self._sent[-1:]  # none where there was nothing to do
+        took = max(self._posting / 1e9, *(transfer.elapsed for transfer in last), 0.0)
+        moved = sum(transfer.total_bytes for transfer in last)
+        return nixlXferTelemetry(self._started // 1000, self._posting // 1000, int(took * 1e6), moved, self.n)
 
     def release(self) -> None:
         """Ends the transfer: one that is under way is cancelled, and no byte of it moves when this returns. Raises
         nixlNotAllowedError when it is not quiet within 2 s; call it again then. Again: no effect."""
-        for transfer in self._sent:
+        sent = self._sent or []
+        for transfer in sent:
             transfer.cancel()
         limit = time.monotonic() + RELEASE_LIMIT
-        for transfer in self._sent:
+        for transfer in sent:
             try:
                 transfer.wait(max(0.0, limit - time.monotonic()))
             except TimeoutError:
@@ -190,21 +190,24 @@ class nixl_xfer_handle:
                     f"the transfer with {self.agent_name} is not quiet yet, {RELEASE_LIMIT:g} s after it was canceled: "
                     "its memory is still in use; release it again"
                 ) from None
-        for transfer in self._sent:
+        for transfer in sent:
             transfer.exception()  # asked for: it is not logged as forgotten
-        self._sent, self._post = [], None
+        self._sent, self._post = None, None
 
     def __del__(self) -> None:
         """Cancels the transfer, as upstream's handle does that is dropped, and waits for nothing: the engine holds the
         memory until it is quiet."""
         if _native.forked() or sys.is_finalizing():
             return
-        for transfer in getattr(self, "_sent", ()):
+        for transfer in getattr(self, "_sent", None) or ():
             with contextlib.suppress(TentError):  # the engine has closed
                 transfer.cancel()
 
     def __repr__(self) -> str:
-        state = "released" if self._post is None else self.state() if self._sent or self._error else "not posted"
+        if self._post is None:
+            state = "released"
+        else:
+            state = "not posted" if self._sent is None and self._error is None else self.state()
         return f"<nixl_xfer_handle with {self.agent_name}: {self.n} descriptors, {state}>"
 
 

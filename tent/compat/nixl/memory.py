@@ -43,8 +43,9 @@ class Memory:
         made: list[tuple[_Key, Region]] = []
         try:
             with translating():
-                for address, length, device, _ in descs:
-                    made.append(((kind, address, length, device), self._region(kind, address, length, device)))
+                for key in _keys(descs):
+                    region = self._region(*key)
+                    made.append((key, region))
         except BaseException:
             close_all(region for _, region in made)
             raise
@@ -75,9 +76,9 @@ class Memory:
         leaving: list[tuple[_Key, Region]] = []
         with self._lock:
             try:
-                for address, length, device, _ in descs:
-                    key = kind, address, length, device
-                    leaving.append((key, self._held(key).pop()))
+                for key in _keys(descs):
+                    region = self._held(key).pop()
+                    leaving.append((key, region))
             except nixlNotFoundError:
                 for key, region in leaving:
                     self._regions[key].append(region)
@@ -101,9 +102,8 @@ class Memory:
 
     def names(self, descs: nixlRegDList) -> list[str]:
         """The names of the regions of a list, as peers know them."""
-        kind = descs.getType()
         with self._lock:
-            return [self._held((kind, *row[:3]))[-1].name for row in descs]
+            return [self._held(key)[-1].name for key in _keys(descs)]
 
     def facts(self, descs: nixlRegDList) -> list[dict[str, str] | None]:
         """For each range a dict if it is there, else None: a file by its path, memory by its registration."""
@@ -121,3 +121,9 @@ class Memory:
         if len(numbers) != 1:
             raise nixlNotSupportedError(f"a list of ranges is of one file, not of {len(numbers)}")
         return self._files.segment(numbers.pop())
+
+
+def _keys(descs: nixlRegDList) -> list[_Key]:
+    """The ranges of a list. Those without bytes are left out: there is nothing to register."""
+    kind = descs.getType()
+    return [(kind, address, length, device) for address, length, device, _ in descs if length]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...moving import READ, WRITE
 from .descriptors import FILE_SEG, nixlXferDList
-from .errors import nixlInvalidParamError, nixlNotSupportedError, translating
+from .errors import nixlInvalidParamError, nixlMismatchError, nixlNotSupportedError, translating
 
 if TYPE_CHECKING:
     from ...addresses import Addresses
@@ -23,6 +24,25 @@ if TYPE_CHECKING:
 _OPERATIONS = {"READ": READ, "WRITE": WRITE}
 
 
+class Ranges:
+    """A list of ranges that was looked up. As upstream, one without bytes has its index, and nothing of it moves."""
+
+    __slots__ = ("addresses", "n", "places")
+
+    def __init__(self, look_up: Callable[[Any], Addresses], rows: Any) -> None:
+        """`look_up` makes the engine's list, of the ranges that have bytes."""
+        full = rows[:, 1] > 0
+        self.n = len(rows)
+        # The index of each range in the engine's list, -1 for one without bytes; None where every one is at its own.
+        self.places = None if full.all() else np.where(full, np.cumsum(full) - 1, -1)
+        self.addresses = look_up(rows if self.places is None else rows[full]) if full.any() else None
+
+    def close(self) -> None:
+        """Forgets the list. Again: no effect."""
+        if self.addresses is not None:
+            self.addresses.close()
+
+
 class Moves:
     """Begins the transfers of one agent. Any thread may use it."""
 
@@ -35,16 +55,16 @@ class Moves:
         self._mailbox = mailbox
         self._options = options
 
-    def look_up(self, name: str | None, descs: nixlXferDList) -> Addresses:
-        """The engine's list of these ranges of an agent; without a name they are local."""
+    def look_up(self, name: str | None, descs: nixlXferDList) -> Ranges:
+        """Looks ranges of an agent up; without a name they are local."""
         if descs.isEmpty():
             raise nixlInvalidParamError("a descriptor list has at least one range")
         with translating():
             if descs.getType() == FILE_SEG:
-                return self._file(name, descs).addresses(descs.rows)
+                return Ranges(self._file(name, descs).addresses, descs.rows)
             if name is None:
-                return self._engine.addresses(descs.rows)
-            return self._remotes.segment(name).addresses(descs.rows)
+                return Ranges(self._engine.addresses, descs.rows)
+            return Ranges(self._remotes.segment(name).addresses, descs.rows)
 
     def _file(self, name: str | None, descs: nixlXferDList) -> Segment:
         if name != self._own:
@@ -52,15 +72,31 @@ class Moves:
         return self._memory.file_of(descs)
 
     def post(
-        self, op: int, name: str, here: Addresses, src: Any, there: Addresses, dst: Any, message: bytes
+        self, op: int, name: str, here: Ranges, src: Any, there: Ranges, dst: Any, message: bytes
     ) -> list[Transfer]:
-        """Begins a move between ranges of two lists. Of a long message all parts but the last go by themselves."""
+        """Begins a move between ranges of two lists. Of a long message all parts but the last go by themselves. Without
+        any bytes there is a message alone, or nothing."""
         move = self._engine.read_pages if op == READ else self._engine.write_pages
+        src, dst = _with_bytes(here, src, there, dst)
         parts = self._mailbox.parts(message)
-        sent = self._mailbox.post(self._remotes.segment(name), parts[:-1])
+        segment = self._remotes.segment(name)
+        if here.addresses is None or there.addresses is None or not len(src):
+            return self._mailbox.post(segment, parts)
+        sent = self._mailbox.post(segment, parts[:-1])
         last = parts[-1] if parts else None
-        sent.append(move(here, src, there, dst, notify=last, **self._options.terms))
+        sent.append(move(here.addresses, src, there.addresses, dst, notify=last, **self._options.terms))
         return sent
+
+
+def _with_bytes(here: Ranges, src: Any, there: Ranges, dst: Any) -> tuple[Any, Any]:
+    """Indexes into the engine's two lists, without the pairs of ranges that have no bytes."""
+    if here.places is None is there.places:
+        return src, dst
+    src = src if here.places is None else here.places[src]
+    dst = dst if there.places is None else there.places[dst]
+    if ((src < 0) != (dst < 0)).any():
+        raise nixlMismatchError("a range without bytes is paired with one that has some")
+    return src[src >= 0], dst[dst >= 0]
 
 
 def operation(text: str) -> int:
