@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _native
-from .errors import AddressNotRegisteredError
+from .errors import AddressNotRegisteredError, TentError
 from .memory import not_back
 from .quantities import text_of
 
@@ -75,6 +75,21 @@ class LocalMemory:
             if self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS):
                 raise not_back(address)
 
+    def unregister_all(self, ranges: Iterable[Range]) -> None:
+        """The same for several. None is ended where one is unknown, or given once too often; one that is late keeps
+        no other one registered."""
+        leaving: dict[Range, None] = {}  # in their order
+        for address, size in ranges:
+            leaving[self._find(address, size, allocated=False, without=leaving)] = None
+        first: Exception | None = None
+        for key in leaving:
+            try:
+                self.unregister(*key)
+            except (TentError, TimeoutError) as error:
+                first = first or error
+        if first is not None:
+            raise first
+
     def _remember(self, key: Range, owned: _Owned) -> None:
         with self._change:
             self._owned[key] = owned
@@ -105,10 +120,11 @@ class LocalMemory:
             with self._change:
                 del self._owned[key]
 
-    def _find(self, address: int, size: int, allocated: bool) -> Range:
+    def _find(self, address: int, size: int, allocated: bool, without: Container[Range] = ()) -> Range:
         with self._change:
             for key, owned in self._owned.items():
-                if key[0] == address and (size == 0 or key[1] == size) and owned.allocated == allocated:
+                fits = key[0] == address and (size == 0 or key[1] == size) and owned.allocated == allocated
+                if fits and key not in without:
                     return key
         how = "allocate_local_memory" if allocated else "register_local_memory"
         raise AddressNotRegisteredError(f"{address:#x} is not an address of {how}")

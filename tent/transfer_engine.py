@@ -225,11 +225,12 @@ class TransferEngine:
         self._memory.unregister(_u64(address, "address"), size)
 
     def unregister_local_memory_batch(self, addresses: Sequence[int], sizes: Sequence[int] = ()) -> None:
-        """Several ranges."""
+        """Several ranges; none if one of them is unknown. After the builtin TimeoutError those that are back are
+        unregistered."""
         if sizes and len(addresses) != len(sizes):
             raise InvalidArgumentError(f"{len(addresses)} addresses and {len(sizes)} sizes")
-        for address, size in zip(addresses, sizes or repeat(0)):
-            self.unregister_local_memory(address, size)
+        pairs = zip(addresses, sizes or repeat(0))
+        self._memory.unregister_all((_u64(address, "address"), size) for address, size in pairs)
 
     # Batches
 

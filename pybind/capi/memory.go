@@ -83,10 +83,16 @@ func forget(engine int64) {
 
 // lookUp returns a range and its region; size 0 goes by the address alone.
 func lookUp(engine int64, at, size uint64, allocated bool) (span, owned, error) {
+	return lookUpBut(nil, engine, at, size, allocated)
+}
+
+// lookUpBut leaves out ranges that were found before.
+func lookUpBut(found map[span]bool, engine int64, at, size uint64, allocated bool) (span, owned, error) {
 	regions.Lock()
 	defer regions.Unlock()
 	for s, o := range regions.bySpan {
-		if s.engine == engine && s.address == at && (size == 0 || s.size == size) && o.allocated == allocated {
+		if s.engine == engine && s.address == at && (size == 0 || s.size == size) && o.allocated == allocated &&
+			!found[s] {
 			return s, o, nil
 		}
 	}
@@ -233,6 +239,26 @@ func unregister(engine int64, at, size uint64) error {
 	})
 }
 
+// unregisterAll ends several ranges. None is ended where one is unknown, or given once too often; one that is late
+// keeps no other one registered.
+func unregisterAll(leaving []span) error {
+	found := make(map[span]bool, len(leaving))
+	for i, s := range leaving {
+		known, _, err := lookUpBut(found, s.engine, s.address, s.size, false)
+		if err != nil {
+			return err
+		}
+		leaving[i], found[known] = known, true
+	}
+	var first error
+	for _, s := range leaving {
+		if err := unregister(s.engine, s.address, s.size); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
 //export tent_register_memory
 func tent_register_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
 	const all = int64(C.PERM_GLOBAL_READ_WRITE)
@@ -326,14 +352,12 @@ func tent_unregister_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer,
 	if count == 0 || count > requestsMost || addrs == nil {
 		return wrong("%d ranges at %p: from 1 to %d are taken", uint64(count), addrs, requestsMost)
 	}
+	leaving := make([]span, int(count))
 	for i, addr := range unsafe.Slice(addrs, int(count)) {
-		size := uint64(0)
+		leaving[i] = span{number(engine), address(addr), 0}
 		if sizes != nil {
-			size = uint64(unsafe.Slice(sizes, int(count))[i])
-		}
-		if err := unregister(number(engine), address(addr), size); err != nil {
-			return failed(err)
+			leaving[i].size = uint64(unsafe.Slice(sizes, int(count))[i])
 		}
 	}
-	return 0
+	return done(unregisterAll(leaving))
 }

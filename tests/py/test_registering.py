@@ -108,6 +108,25 @@ def test_a_range_that_threads_register_at_once_is_one_region(size: int) -> None:
                 te.unregister_local_memory(key[0], size)
 
 
+def test_a_list_with_a_range_that_is_unknown_unregisters_none() -> None:
+    memories = [Memory(4096, seed) for seed in range(3)]
+    known, second, unknown = (buffers.address_of(memory.view) for memory in memories)
+    with tent.TransferEngine() as te:
+        te.register_local_memory_batch([known, second], [4096, 4096])
+        before = regions(te.engine)
+        for addresses, sizes in (
+            ([known, unknown], [4096, 4096]),
+            ([known, second], [4096, 8]),
+            ([known, unknown, second], []),
+            ([known, known], []),
+        ):
+            with pytest.raises(tent.AddressNotRegisteredError):
+                te.unregister_local_memory_batch(addresses, sizes)
+            assert regions(te.engine) == before
+        te.unregister_local_memory_batch([second, known], [0, 4096])
+        assert regions(te.engine) == before - 2
+
+
 def mapped(address: int) -> bool:
     """Whether this process has pages at an address."""
     ranges = (line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines())

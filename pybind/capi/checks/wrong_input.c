@@ -123,6 +123,15 @@ static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	REFUSED(tent_send_notif(engine, 0, "a", 1, "b", (size_t)-1), "at most");
 	REFUSED(tent_recv_notifs(engine, NULL), "info is NULL");
 	REFUSED(tent_recv_notif(engine, 0, NULL), "notif is NULL");
+	/* a list with a range that is not registered leaves the others as they are */
+	static char two[2];
+	void *both[] = {&two[0], &two[1]};
+	size_t sizes[] = {1, 1};
+	MUST(tent_register_memory(engine, both[0], 1));
+	REFUSED(tent_unregister_memory_batch(engine, both, sizes, 2), "not an address of tent_register_memory");
+	both[1] = both[0];
+	REFUSED(tent_unregister_memory_batch(engine, both, sizes, 2), "not an address of tent_register_memory");
+	MUST(tent_unregister_memory_batch(engine, both, NULL, 1));
 	NOTHING(tent_describe(engine, NULL), "is not");
 	tent_free_segment_info(NULL);
 	tent_free_notifs(NULL);

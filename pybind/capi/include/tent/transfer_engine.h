@@ -183,6 +183,8 @@ int tent_register_growable_memory(tent_engine_t engine, void *addr, size_t size,
 /* After the program has mapped other pages, or none, behind a range of registered memory: peers reach these, and nothing
  * that began before touches the range when it returns. */
 int tent_remap_memory(tent_engine_t engine, void *addr, size_t offset, size_t length);
+/* None of the ranges where one is not registered. After another error those that are back are unregistered, and
+ * tent_unregister_memory ends the others. sizes may be NULL. */
 int tent_unregister_memory_batch(tent_engine_t engine, void **addrs, size_t *sizes, size_t count);
 
 /* A batch takes up to batch_size requests, in one submit or several. 0 if it cannot be made. */
