@@ -189,7 +189,7 @@ def test_long_notifications_are_split_and_joined(agents: Agents, seed: int) -> N
 
 
 def test_parts_join_in_any_order_and_incomplete_messages_are_bounded(
-    caplog: pytest.LogCaptureFixture, seed: int
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     draw, joiner = random.Random(seed), messages.Joiner()
 
@@ -204,10 +204,20 @@ def test_parts_join_in_any_order_and_incomplete_messages_are_bounded(
     # A lost part keeps its message away, and nothing else.
     lossy = [note(part) for part in messages.parts("agent", whole[0])[1:]]
     assert joiner.take(lossy) == {} and joiner.take([note((b"agent", b"next"))]) == {"agent": [b"next"]}
+    # As many are open as there is room for.
+    many = [messages.parts("agent", draw.randbytes(70_000)) for _ in range(200)]
+    assert joiner.take([note(parts[0]) for parts in many]) == {} == joiner.take([note(parts[0]) for parts in many])
+    assert joiner.take([note(parts[1]) for parts in many])["agent"] == [b"".join(d for _, d in parts) for parts in many]
+    (lost,) = joiner._open.values()
+    assert lost.bytes == sum(len(piece.data) + messages._PART_COST for piece in lossy)
+    monkeypatch.setattr(messages, "_JOINED_MOST", 1 << 20)
     with caplog.at_level(logging.ERROR, "tent.compat.nixl"):
-        for _ in range(messages._JOINED_MOST):
-            joiner.take([note(messages.parts("agent", whole[1])[0])])
-    assert "a notification of agent at 10.0.0.1:7 is dropped" in caplog.text
+        for size in (messages.MESSAGE_MAX, 0):  # parts without bytes count too
+            for _ in range(2000):
+                name, data = messages.parts("agent", whole[1])[0]
+                joiner.take([note((name, data[:size]))])
+                assert sum(len(parts) for _, parts in lost.messages.values()) * messages._PART_COST <= 1 << 20
+    assert "a notification of agent at 10.0.0.1:7 is dropped: 3 of its parts came" in caplog.text
     for i in range(2 * messages._AGENTS_MOST):  # made-up names fill nothing
         joiner.take([note(messages.parts(f"agent{i}", whole[1])[0])])
     assert len(joiner._open) <= messages._AGENTS_MOST + 1

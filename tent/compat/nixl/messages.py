@@ -26,7 +26,8 @@ logger = logging.getLogger("tent.compat.nixl")
 LONGEST = 16 << 20  # bytes of a message
 NAME_MAX = 128  # bytes of an agent's name
 
-_JOINED_MOST = 16  # messages of one agent that may be incomplete at a time
+_JOINED_MOST = 16 * LONGEST  # bytes of one agent's messages that may be incomplete at a time
+_PART_COST = 1024  # bytes that a part counts beside its own, so that empty ones are bounded too
 _AGENTS_MOST = 1024  # with incomplete messages
 _TAIL = struct.Struct("=QII")  # message, part, parts
 _MARK = b"\0"
@@ -68,12 +69,36 @@ def parts(agent: str, message: bytes) -> list[Part]:
     ]
 
 
+class _Incomplete:
+    """The messages of one sender of which parts are missing, the oldest first."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.bytes = 0  # that their parts count
+        self.messages: OrderedDict[int, tuple[int, dict[int, bytes]]] = OrderedDict()  # by number
+
+    def put(self, number: int, part: int, data: bytes) -> None:
+        """Adds a part, or puts it into the place of the same one."""
+        found = self.messages[number][1]
+        self.bytes += len(data) + _PART_COST
+        if part in found:
+            self.bytes -= len(found[part]) + _PART_COST
+        found[part] = data
+
+    def pop(self, number: int) -> dict[int, bytes]:
+        """Takes a message out, and returns its parts."""
+        _, found = self.messages.pop(number)
+        self.bytes -= sum(len(data) + _PART_COST for data in found.values())
+        return found
+
+
 class Joiner:
     """Puts parts together again. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: OrderedDict[Sender, OrderedDict[int, tuple[int, dict[int, bytes]]]] = OrderedDict()  # by number
+        self._open: OrderedDict[Sender, _Incomplete] = OrderedDict()
 
     def take(self, notes: Iterable[Notification]) -> dict[str, list[bytes]]:
         """The messages that are whole now, by the name of their agent."""
@@ -95,27 +120,27 @@ class Joiner:
         if not part < n <= LONGEST // MESSAGE_MAX:
             logger.error("part %d of %d of a notification of %s at %s is dropped", part, n, agent, peer)
             return None
-        begun = self._open.setdefault((agent, peer), OrderedDict())
-        whole, found = begun.setdefault(number, (n, {}))
+        begun = self._open.setdefault((agent, peer), _Incomplete())
+        whole, found = begun.messages.setdefault(number, (n, {}))
         if whole != n:
             logger.error(
                 "part %d of %d of a notification of %s at %s is dropped: it has %d", part, n, agent, peer, whole
             )
             return None
-        found[part] = data
+        begun.put(number, part, data)
         if len(found) == n:
-            del begun[number]
-            if not begun:
+            begun.pop(number)
+            if not begun.messages:
                 del self._open[agent, peer]
             return b"".join(found[i] for i in range(n))
-        if len(begun) > _JOINED_MOST:
-            _, (_, lost) = begun.popitem(last=False)
+        while begun.bytes > _JOINED_MOST:
+            oldest = next(iter(begun.messages))
             logger.error(
-                "a notification of %s at %s is dropped: %d of its parts came, and %d later ones have begun",
+                "a notification of %s at %s is dropped: %d of its parts came, and there are more than %d MiB of such",
                 agent,
                 peer,
-                len(lost),
-                _JOINED_MOST,
+                len(begun.pop(oldest)),
+                _JOINED_MOST >> 20,
             )
         if len(self._open) > _AGENTS_MOST:
             self._open.popitem(last=False)
