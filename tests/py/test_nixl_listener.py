@@ -6,6 +6,7 @@ import contextlib
 import errno
 import socket
 import threading
+import weakref
 
 import pytest
 
@@ -54,3 +55,17 @@ def test_a_moment_without_descriptors_does_not_end_the_listener(
     for _ in range(3):  # the first one is accepted by a call that has begun
         assert listener.ask(host, port, "fetch", b"") == agent.get_agent_metadata()
     assert not left
+
+
+def test_an_agent_that_is_dropped_closes_with_its_listener() -> None:
+    port = 0
+    for _ in range(2):  # the second one has the port of the first
+        agent = nixl.nixl_agent("a", nixl.nixl_agent_config(enable_listen_thread=True, listen_port=port))
+        assert agent._listener is not None
+        port, thread, gone = agent._listener.port, agent._listener._thread, weakref.ref(agent)
+        assert listener.ask("127.0.0.1", port, "fetch", b"") == agent.get_agent_metadata()
+        del agent
+        thread.join(10)
+        assert gone() is None and not thread.is_alive()
+        with pytest.raises(nixl.nixlRemoteDisconnectError):
+            listener.ask("127.0.0.1", port, "fetch", b"")

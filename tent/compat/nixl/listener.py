@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 from .errors import nixlBackendError, nixlNotSupportedError, nixlRemoteDisconnectError
@@ -35,7 +36,7 @@ class Listener:
 
     def __init__(self, agent: nixl_agent, port: int) -> None:
         host = agent.engine.address.rpartition(":")[0].strip("[]")
-        self._agent = agent
+        self._agent = weakref.ref(agent)  # an agent that is dropped closes, and its listener with it
         self._room = threading.BoundedSemaphore(_AT_ONCE)
         self._closed = threading.Event()
         try:
@@ -81,12 +82,15 @@ class Listener:
             self._room.release()
 
     def _done(self, word: bytes, metadata: bytes) -> bytes:
+        agent = self._agent()
+        if agent is None:
+            raise ValueError("the agent has gone")
         if word == b"fetch":
-            return self._agent.get_agent_metadata()
+            return agent.get_agent_metadata()
         if word == b"send":
-            self._agent.add_remote_agent(metadata)
+            agent.add_remote_agent(metadata)
         elif word == b"forget":
-            self._agent.forget_agent(metadata)
+            agent.forget_agent(metadata)
         else:
             raise ValueError("the request is none of send, fetch and forget")
         return b""
@@ -97,7 +101,8 @@ class Listener:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._socket.close()
-        self._thread.join(LIMIT)
+        if threading.current_thread() is not self._thread:  # which the collector may use to drop the agent
+            self._thread.join(LIMIT)
 
 
 def ask(host: str, port: int, word: str, metadata: bytes) -> bytes:
