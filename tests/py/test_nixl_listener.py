@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
+import os
 import socket
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +72,27 @@ def test_an_agent_that_is_dropped_closes_with_its_listener() -> None:
         assert gone() is None and not thread.is_alive()
         with pytest.raises(nixl.nixlRemoteDisconnectError):
             listener.ask("127.0.0.1", port, "fetch", b"")
+
+
+def test_a_stranger_takes_no_agent_away_where_security_is_on(agents: Agents, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(32))
+    secured = {"config": {"security": {"cluster_key": str(key)}}}
+    one = agents("one", enable_listen_thread=True, listen_port=0, options=secured)
+    two = agents("two", enable_listen_thread=True, listen_port=0, options=secured)
+    assert one._listener is not None and two._listener is not None
+    one.fetch_remote_metadata("two", "127.0.0.1", two._listener.port)
+    segment = one._remotes.segment("two")
+    known = listener.ask("127.0.0.1", two._listener.port, "fetch", b"")
+    other = json.dumps(json.loads(known) | {"life": "made up"}).encode()
+    for word, metadata in (("forget", known), ("send", other)):
+        with pytest.raises(nixl.nixlBackendError, match=r"'two' lives.*remove_remote_agent"):
+            listener.ask("127.0.0.1", one._listener.port, word, metadata)
+    listener.ask("127.0.0.1", one._listener.port, "forget", other)  # of no agent that is known
+    two.send_local_metadata("127.0.0.1", one._listener.port)
+    assert one.check_remote_metadata("two") and one._remotes.segment("two") is segment
+    two.close()
+    listener.ask("127.0.0.1", one._listener.port, "forget", known)
+    with pytest.raises(nixl.nixlNotFoundError):
+        one.make_connection("two")

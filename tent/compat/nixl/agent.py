@@ -241,8 +241,13 @@ class nixl_agent:
         self.add_remote_agent(answer)
 
     def invalidate_local_metadata(self, ip_addr: str = "", port: int = DEFAULT_COMM_PORT) -> None:
-        """Makes the agent that listens there forget this one."""
+        """Makes the agent that listens there forget this one. With security on this is refused by nixlBackendError: a
+        socket does not prove that this agent asks. Let its program call remove_remote_agent()."""
         ask(ip_addr, port, "forget", self.get_agent_metadata())
+
+    def takes_away(self, metadata: bytes, forgets: bool) -> str | None:
+        """The name of an agent that lives, and that this metadata would forget or replace; else None."""
+        return self._remotes.displaced(metadata, forgets)
 
     def forget_agent(self, metadata: bytes) -> None:
         """Forgets the agent of this metadata, if it is that very one."""

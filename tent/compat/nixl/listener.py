@@ -2,7 +2,8 @@
 
 A frame is the length of its text, four bytes, then the text: "send", "fetch" or "forget", a line feed, the metadata.
 The answer has the same form: "ok" or "no", a line feed, metadata or a reason. Metadata has no secrets, and an engine is
-let in by its key alone, so this is no way around the security of the engine.
+let in by its key alone, so this is no way around the security of the engine. With security on, no request takes an
+agent away that lives: a socket does not prove that the agent sent it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Listener:
     def __init__(self, agent: nixl_agent, port: int) -> None:
         host = agent.engine.address.rpartition(":")[0].strip("[]")
         self._agent = weakref.ref(agent)  # an agent that is dropped closes, and its listener with it
+        settings = agent.engine.config
+        self._secured = any(settings[f"security/{key}"].value for key in ("cluster_key", "cert"))
         self._room = threading.BoundedSemaphore(_AT_ONCE)
         self._closed = threading.Event()
         try:
@@ -87,12 +90,17 @@ class Listener:
             raise ValueError("the agent has gone")
         if word == b"fetch":
             return agent.get_agent_metadata()
+        if word not in (b"send", b"forget"):
+            raise ValueError("the request is none of send, fetch and forget")
+        if self._secured and (name := agent.takes_away(metadata, forgets=word == b"forget")):
+            raise ValueError(
+                f"the agent {name!r} lives, and with security on a socket does not take it away: it is forgotten by "
+                "remove_remote_agent(), or replaced when it has ended"
+            )
         if word == b"send":
             agent.add_remote_agent(metadata)
-        elif word == b"forget":
-            agent.forget_agent(metadata)
         else:
-            raise ValueError("the request is none of send, fetch and forget")
+            agent.forget_agent(metadata)
         return b""
 
     def close(self) -> None:

@@ -112,6 +112,15 @@ class Remotes:
         known = self._find(fields["name"])
         return None if known is None or known.life != fields["life"] else fields["name"]
 
+    def displaced(self, metadata: bytes, forgets: bool) -> str | None:
+        """The name of a known agent that lives, if it has this metadata's life and is to be forgotten, or another one
+        and is to be replaced."""
+        fields = parsed(metadata)
+        known = self._find(fields["name"])
+        if known is None or (known.life == fields["life"]) is not forgets or not known.lives():
+            return None
+        return fields["name"]
+
     def live(self, name: str) -> Segment | None:
         """The segment of an agent that is known and answers, else None."""
         known = self._find(name)
