@@ -395,7 +395,7 @@ class TransferEngine:
         hint: str,
     ) -> Begun:
         move = self.engine.read_ranges if TransferOpcode(op) == READ else self.engine.write_ranges
-        if not len(lengths) or 0 in lengths:  # upstream moves what is left
+        if not len(lengths) or 0 in lengths:  # as upstream, the rest moves
             rows = [row for row in zip(buffers, addresses, lengths, strict=True) if row[2]]
             buffers, addresses, lengths = ([row[i] for row in rows] for i in range(3))
         terms = dict(self.options.terms)
