@@ -42,9 +42,9 @@ func TestALateAnswerLeavesNoLaneBusy(t *testing.T) {
 	near, far := neighbours(t, 1<<20)
 	l := near.tr.(*Transport).links.Lookup(near.link)
 	lane := l.firstLane()
-	probe := func() *errs.Error {
+	probe := func() *errs.Error { // Probe would dial where lanes look stuck
 		done := make(chan *errs.Error, 1)
-		near.tr.(*Transport).Probe(near.rails[0].Rail, func(_ clock.Time, err *errs.Error) { done <- err })
+		l.ping(lane.set, func(_ clock.Time, err *errs.Error) { done <- err })
 		return <-done
 	}
 	thaw := freeze(far.tr.(*Transport), isResponder)

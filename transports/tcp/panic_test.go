@@ -45,8 +45,19 @@ func (c *couple) requirePanic(t *testing.T, downs int) {
 // A reader that panics leaves neither its lock nor fewer workers behind.
 func TestAPanicOfAReaderEndsItsLane(t *testing.T) {
 	near, _ := neighbours(t, 1<<20)
+	l := near.tr.(*Transport).links.Lookup(near.link)
 	for i := range near.tr.(*Transport).settings.Workers + 1 {
-		near.tr.(*Transport).Probe(near.rails[0].Rail, func(clock.Time, *errs.Error) { panic("on purpose") })
+		set := near.tr.(*Transport).setOf(near.rails[0].Rail)
+		var done func(clock.Time, *errs.Error)
+		done = func(_ clock.Time, err *errs.Error) {
+			if err == nil {
+				panic("on purpose")
+			}
+			if near.tr.(*Transport).setOf(set.id()) == set { // its limit came first, on the link's goroutine
+				l.ping(set, done)
+			}
+		}
+		l.ping(set, done) // a Probe of lanes that look stuck would dial
 		near.requirePanic(t, i+1)
 	}
 }

@@ -41,6 +41,11 @@ func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) 
 		}
 		return
 	}
+	l.ping(set, done)
+}
+
+// ping asks on a rail's first lane.
+func (l *link) ping(set *laneSet, done func(clock.Time, *errs.Error)) {
 	lane := set.groups[0].lanes()[0]
 	lane.mu.Lock()
 	lane.expectLocked() // until the answer or, for one that never leaves too, the limit

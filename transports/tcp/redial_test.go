@@ -1,9 +1,12 @@
 package tcp
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,18 +71,33 @@ func TestATryHasFewSockets(t *testing.T) {
 	tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
 	d := &dial{t: tr, link: tr.newLink(visitor), local: netip.MustParseAddr("127.0.0.1"), remote: addrPort(name),
 		every: time.Millisecond}
-	descriptors := func() int {
-		list, err := os.ReadDir("/proc/self/fd")
-		require.NoError(t, err)
-		return len(list)
+	before := openSockets(t, nil)
+	ended := make(chan error)
+	go func() { ended <- d.scout(time.Now().Add(time.Hour)) }()
+	seen := map[string]bool{}
+	for len(seen) < 3*scoutsMost {
+		maps.Copy(seen, openSockets(t, before))
 	}
-	before := descriptors()
-	require.ErrorIs(t, d.scout(time.Now().Add(50*time.Millisecond)), unix.ETIMEDOUT)
+	d.obsolete.Store(true)
+	require.ErrorIs(t, <-ended, unix.ECANCELED)
 	require.Len(t, d.fds, scoutsMost)
-	require.Equal(t, before+scoutsMost, descriptors(), "those that went are closed")
+	require.Len(t, openSockets(t, before), scoutsMost, "those that went are closed")
 	for _, fd := range d.fds {
 		require.NoError(t, unix.Close(fd))
 	}
+}
+
+// openSockets are those of the process but for some, by the names that /proc has for them.
+func openSockets(t *testing.T, but map[string]bool) map[string]bool {
+	names, err := filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+	found := map[string]bool{}
+	for _, name := range names {
+		if s, err := os.Readlink(name); err == nil && strings.HasPrefix(s, "socket:") && !but[s] {
+			found[s] = true
+		}
+	}
+	return found
 }
 
 func TestARailThatFlapsDoesNotSpin(t *testing.T) {
