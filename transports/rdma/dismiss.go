@@ -33,14 +33,24 @@ func (t *Transport) expel(g *guest) {
 	if t.dismiss(g) == nil {
 		return
 	}
+	g.mu.Lock()
+	tried := g.tried
+	g.tried = true
+	g.mu.Unlock()
+	if tried { // a peer may say goodbye as often as it likes
+		return
+	}
 	t.life.Go(func() {
 		again := time.NewTicker(endLimit / 2)
 		defer again.Stop()
-		for t.dismiss(g) != nil {
+		for {
 			select {
 			case <-t.ctx.Done(): // Close tries once more
 				return
 			case <-again.C:
+			}
+			if t.dismiss(g) == nil {
+				return
 			}
 		}
 	})
@@ -122,6 +132,8 @@ func (g *guest) cut(n news) (failed error) {
 		for _, l := range r.lanes { // one that is being connected fails, or its peer hears the news with the answer
 			if err := l.pair.Reset(); err != nil && !l.device.pulled(err) {
 				failed = l.device.notEnded(l.pair, err)
+			} else {
+				l.device.endedAfterAll(l.pair)
 			}
 		}
 	}

@@ -2,10 +2,14 @@ package rdma
 
 import (
 	"encoding/binary"
+	"maps"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -68,6 +72,48 @@ func TestAnAnswerProvesTheEndOfQueuePairs(t *testing.T) {
 	await(t, "the end of its queue pairs", func() bool { return r.f.Control(t, "pairs") == pairs/2 })
 	_, err := owner.Serve(t.Context(), r.a.Peer, detach)
 	require.NoError(t, err)
+}
+
+// TestAFenceThatCutsItsGuestForgetsTheTrouble: a device is lost when a queue pair goes on not to end, and not for
+// moments of trouble between which it ended well.
+func TestAFenceThatCutsItsGuestForgetsTheTrouble(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	owner := r.b.Transport.(*Transport)
+	d, g := owner.nics()[0], owner.guests.all(transport.ID{})[0]
+	n := news{region: uint64(r.remote.Operand.Key), floor: 1}
+	first := func() clock.Time {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		require.NotEmpty(t, d.unended)
+		return slices.Min(slices.Collect(maps.Values(d.unended)))
+	}
+	r.f.Control(t, "stuck 1")
+	require.Error(t, g.cut(n))
+	began := first()
+	require.Error(t, g.cut(n))
+	require.Equal(t, began, first(), "it goes on")
+	r.f.Control(t, "stuck 0")
+	require.NoError(t, g.cut(n))
+	r.f.Control(t, "stuck 1")
+	later := clock.Now()
+	require.Error(t, g.cut(n))
+	require.GreaterOrEqual(t, first(), later, "a moment of its own")
+	r.f.Control(t, "stuck 0")
+}
+
+// TestAGuestIsExpelledByOneGoroutine, however often its peer says goodbye while its queue pairs do not end.
+func TestAGuestIsExpelledByOneGoroutine(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	owner := r.b.Transport.(*Transport)
+	r.f.Control(t, "stuck 1")
+	before := runtime.NumGoroutine()
+	for range 200 {
+		_, err := owner.Serve(t.Context(), r.a.Peer, message(kindGoodbye, 0))
+		require.NoError(t, err)
+	}
+	require.Less(t, runtime.NumGoroutine(), before+100)
+	r.f.Control(t, "stuck 0")
+	await(t, "the end of the guest", func() bool { return len(owner.guests.all(r.a.Peer.ID)) == 0 })
 }
 
 // TestAFenceFailsWhileAKeyIsThere, and the next one closes it. The end of a region does, too.

@@ -23,6 +23,7 @@ type guest struct {
 
 	mu      sync.Mutex // short: never held while a pair is connected
 	ended   bool
+	tried   bool // a goroutine tries to dismiss it until it has ended
 	rails   map[uint32]*guestRail
 	unheard map[uint64]news // by region: the guest was silent, and hears it before its lanes work again
 }

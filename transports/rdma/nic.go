@@ -51,7 +51,7 @@ type device struct {
 	mu      sync.Mutex
 	uses    int                        // queue pairs and registrations
 	free    []int                      // numbers of lanes that were given back
-	unended map[*verbs.Pair]clock.Time // the first try to end a pair that is still there
+	unended map[*verbs.Pair]clock.Time // the first try to end a pair, of a row that all failed
 
 	pollMu sync.Mutex // held by the one goroutine that takes completions; a rail's mutex is taken under it
 	store  store
@@ -306,6 +306,13 @@ func (d *device) notEnded(pair *verbs.Pair, cause error) error {
 		d.t.life.Go(func() { d.lose(err) }) // the caller holds locks
 	}
 	return err
+}
+
+// endedAfterAll forgets the trouble with a pair that stays. The next trouble with it begins anew.
+func (d *device) endedAfterAll(pair *verbs.Pair) {
+	d.mu.Lock()
+	delete(d.unended, pair)
+	d.mu.Unlock()
 }
 
 // enter gives a lane its number.
