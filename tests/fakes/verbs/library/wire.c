@@ -233,7 +233,7 @@ static void defaults(void) {
 	if (knobs.devices < 0 || knobs.devices > DEVICES)
 		knobs.devices = 2;
 	for (int i = 0; i < DEVICES; i++) {
-		devices[i] = (struct tv_device){.index = i, .host = 1};
+		devices[i] = (struct tv_device){.index = i, .host = 1, .pulls = devices[i].pulls};
 		snprintf(devices[i].name, sizeof devices[i].name, "fake%d", i);
 	}
 }
