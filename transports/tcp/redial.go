@@ -16,9 +16,10 @@ import (
 // outage was long (exponential back-off, RFC 6298). New ones are dialled from the moment on that the rail went down,
 // and the first set that is welcomed is the rail's next generation. The kernel repeats a lost SYN after a second only,
 // so a try sends several, of a socket each, and goes on with the one that is answered: 10 ms apart in the beginning, a
-// sixteenth of the outage later, 250 ms at most. Of eight the oldest goes for the next one, and they are so far apart
-// that each has some three round trips for its answer. A rail with connections that are up but stuck is dialled in the
-// same way when it is probed. Tries that fail at once follow each other by exponential back-off with jitter.
+// sixteenth of the outage later, 250 ms at most. Of eight the second-oldest goes for the next one, and they are so far
+// apart that each has some three round trips of the last dial for its answer. The oldest waits as long as the try does:
+// the way may be longer than it was. A rail with connections that are up but stuck is dialled in the same way when it
+// is probed. Tries that fail at once follow each other by exponential back-off with jitter.
 const (
 	pauseMin  = 20 * time.Millisecond
 	pauseMax  = 2 * time.Second
@@ -47,7 +48,7 @@ func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
 // scouting is the interval of first packets in a try: 0 for a rail that has never been up, where all lanes dial at
 // once.
 func (r *rail) scouting(now clock.Time) time.Duration {
-	least := max(scoutMin, scoutTrips*r.trip/scoutsMost)
+	least := max(scoutMin, scoutTrips*r.trip/(scoutsMost-1))
 	switch {
 	case r.trip == 0:
 		return 0
@@ -168,8 +169,8 @@ func (d *dial) scout(end time.Time) error {
 			begins = append(begins, now)
 			next = now.Add(jitter(d.every))
 			if len(d.fds) > scoutsMost {
-				_ = unix.Close(d.fds[0])
-				d.fds, begins = slices.Delete(d.fds, 0, 1), slices.Delete(begins, 0, 1)
+				_ = unix.Close(d.fds[1])
+				d.fds, begins = slices.Delete(d.fds, 1, 2), slices.Delete(begins, 1, 2)
 			}
 		}
 		ready, err := d.awaitAnswer(min(time.Until(next), scoutMin/4))
