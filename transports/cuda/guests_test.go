@@ -14,6 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -43,9 +44,13 @@ type visited struct {
 }
 
 func visiting(t *testing.T, test func(v *visited)) {
-	inDomain(t, nil, func(t *testing.T, _ *fake.Loaded) {
+	visitingOn(t, 1, func(v *visited, _ *fake.Loaded) { test(v) })
+}
+
+func visitingOn(t *testing.T, ordinal int, test func(v *visited, gpu *fake.Loaded)) {
+	inDomain(t, nil, func(t *testing.T, gpu *fake.Loaded) {
 		v := &visited{t: t}
-		h := betweenHosts(onDevice(0), inFabric(1))
+		h := betweenHosts(onDevice(0), inFabric(ordinal))
 		open := h.Open
 		h.Open = func(t *testing.T, c transporttest.Config) transport.Transport {
 			if c.Name == "far" {
@@ -61,7 +66,7 @@ func visiting(t *testing.T, test func(v *visited)) {
 		v.remote = v.link.Import(t, v.target)
 		v.local.Fill(1, 0, 4096)
 		require.Nil(t, v.write())
-		test(v)
+		test(v, gpu)
 	})
 }
 
@@ -112,5 +117,41 @@ func TestAGuestThatWasTakenForEndedIsFencedAgain(t *testing.T) {
 		require.True(t, closed.held.closed)
 		closed.held.mu.Unlock()
 		v.closes()
+	})
+}
+
+// Of two devices of the owner one is lost. A guest that was taken for ended has its rail again, for the memory of the
+// other one.
+func TestAGuestComesBackThoughADeviceOfTheOwnerIsLost(t *testing.T) {
+	visitingOn(t, 0, func(v *visited, gpu *fake.Loaded) {
+		addr, err := driver.AllocateChunk(1, 2<<20, driver.Descriptors|driver.FabricToo)
+		require.NoError(v.t, err)
+		key, d, err := v.owner.Register(v.t.Context(), mem.Region{Addr: addr, Size: 4096, Kind: mem.Cuda,
+			Location: "cuda:1", Permission: mem.GlobalReadWrite, Fd: -1})
+		require.NoError(v.t, err)
+		_, err = v.near.Transport.Import(v.link.Link, d)
+		require.NoError(v.t, err)
+		const illegalAddress = 700
+		gpu.Inject("cuMemExportToShareableHandle", 1, illegalAddress, true)
+		defer func() {
+			gpu.Forgive()
+			v.near.Transport.Detach(v.link.Link)
+			require.NoError(v.t, v.owner.Deregister(context.Background(), key))
+			onDevice(1).Free(addr, 2<<20)
+		}()
+		_, err = driver.ShareByFabric(addr, 4096, 1)
+		require.Error(v.t, err)
+		up := v.link.Rail(v.t)
+		require.Nil(v.t, v.write(), "the other device works")
+
+		other := v.far.Register(v.t, 4096, mem.GlobalReadWrite)
+		v.link.Import(v.t, other)
+		v.breaks.Store(2)
+		other.Revoke(v.t, nil)
+		v.breaks.Store(0)
+		require.Empty(v.t, v.owner.guests.all(false))
+		again := func() bool { return len(v.link.Rails()) > 0 && v.link.Rail(v.t) != up }
+		require.Eventually(v.t, again, 10*time.Second, time.Millisecond, "the rail comes again")
+		require.Nil(v.t, v.write())
 	})
 }

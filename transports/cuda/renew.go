@@ -51,7 +51,8 @@ func (d *distant) wordOn(name hazard.Region, question []byte) (news, *errs.Error
 		return news{name: name, floor: o.floor}, nil
 	}
 	switch err.Code {
-	case errs.AddressNotRegistered, errs.PermissionDenied, errs.NotHere, errs.Replaced:
+	case errs.AddressNotRegistered, errs.PermissionDenied, errs.NotHere, errs.Replaced,
+		errs.CudaError: // of the region's device, which has ended: the memory of others works
 		return news{name: name, closed: true, replaced: err.Code == errs.Replaced}, nil
 	case errs.Stale: // it has forgotten us once more: the next greeting begins anew
 		err.Code = errs.Lost
