@@ -2,7 +2,6 @@ package file
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +20,8 @@ import (
 // A file that is made gets mode 0600, and its name is durable when OpenFile returns. Growing reserves the space
 // (fallocate), so a full disk is told here and not in the middle of a transfer; where a file system cannot reserve, the
 // file grows sparse. Nothing shrinks a file but Truncate: two engines that grow the same file at once leave the larger
-// size. A file that was made and cannot grow is removed again.
+// size. A file that is made has its size before its name, so nobody opens one that cannot grow; where the file system
+// has no files without a name (O_TMPFILE), such a file stays, empty.
 func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	if t.life.Closed() {
 		return transport.FileCard{}, kit.Closed(t.name + ".open")
@@ -29,21 +29,7 @@ func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport
 	if err := check(spec); err != nil {
 		return transport.FileCard{}, err
 	}
-	for range retryMost {
-		c, err := t.openOnce(ctx, spec)
-		if err != errUnmade {
-			return c, err
-		}
-	}
-	return transport.FileCard{}, errUnmade
-}
-
-// errUnmade is for a file that its maker has removed after we had opened it: there is none of that name now.
-var errUnmade error = errs.New(errs.NotFound, "file.open", "the engine that made the file could not grow it").
-	WithScope(errs.ScopeSlice, errs.SideRemote)
-
-func (t *base) openOnce(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
-	fd, made, err := t.settings.openOrMake(spec)
+	fd, made, err := t.settings.openOrMake(ctx, spec)
 	if err != nil {
 		return transport.FileCard{}, err
 	}
@@ -52,7 +38,7 @@ func (t *base) openOnce(ctx context.Context, spec transport.FileSpec) (transport
 	if c.Path, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
 		c.Path = filepath.Clean(spec.Path)
 	}
-	if spec.Truncate {
+	if spec.Truncate && !made {
 		if err := retry(func() error { return unix.Ftruncate(fd, 0) }); err != nil {
 			return transport.FileCard{}, trouble("file.open", c.Path, err)
 		}
@@ -62,7 +48,9 @@ func (t *base) openOnce(ctx context.Context, spec transport.FileSpec) (transport
 	}
 	if err := c.grow(ctx, fd, spec); err != nil {
 		if made {
-			t.settings.unmake(c, fd)
+			e := *errs.From("file.open", err)
+			e.Cause += "; the file was made, and stays: others may have opened it"
+			err = &e
 		}
 		return transport.FileCard{}, err
 	}
@@ -94,28 +82,71 @@ func check(s transport.FileSpec) error {
 }
 
 // openOrMake opens the file, and says whether this call has made it.
-func (s *Settings) openOrMake(spec transport.FileSpec) (fd int, made bool, err error) {
+func (s *Settings) openOrMake(ctx context.Context, spec transport.FileSpec) (fd int, made bool, err error) {
 	flags := unix.O_RDWR
 	if spec.ReadOnly {
 		flags = unix.O_RDONLY
 	}
-	if spec.Create {
-		fd, err = s.open(spec.Path, flags|unix.O_CREAT|unix.O_EXCL, 0o600)
-		if err == nil {
-			return fd, true, nil
+	fd, err = s.open(spec.Path, flags, 0)
+	for i := 0; i < retryMost && spec.Create && err == unix.ENOENT; i++ { // again: others may remove it meanwhile
+		if made, err = s.make(ctx, spec); err != nil {
+			return -1, false, err
 		}
-		if !errors.Is(err, unix.EEXIST) {
-			return -1, false, trouble("file.open", spec.Path, err)
-		}
+		fd, err = s.open(spec.Path, flags, 0)
 	}
-	if fd, err = s.open(spec.Path, flags, 0); err != nil {
+	if err != nil {
 		e := trouble("file.open", spec.Path, err)
-		if e.Code == errs.NotFound && e.Hint == "" {
+		if e.Code == errs.NotFound && e.Hint == "" && !spec.Create {
 			e.Hint = "create=True makes it"
 		}
 		return -1, false, e
 	}
-	return fd, false, nil
+	return fd, made, nil
+}
+
+// make makes the file, unless there is one of its name by now.
+func (s *Settings) make(ctx context.Context, spec transport.FileSpec) (made bool, err error) {
+	if spec.Size > 0 {
+		if made, done, err := s.makeWhole(ctx, spec); done || err != nil {
+			return made, err
+		}
+	}
+	fd, err := s.open(spec.Path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+	switch err {
+	case nil:
+		return true, unix.Close(fd)
+	case unix.EEXIST:
+		return false, nil
+	}
+	return false, trouble("file.open", spec.Path, err)
+}
+
+// makeWhole gives a file its size before its name. Makers in one folder take turns: else each of those that make the
+// same file would reserve its space. Where the folder or the file system does not let it, it is not done.
+func (s *Settings) makeWhole(ctx context.Context, spec transport.FileSpec) (made, done bool, err error) {
+	at := strings.LastIndexByte(spec.Path, '/') + 1
+	name := spec.Path[at:]
+	folder, err := s.open(spec.Path[:at]+".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return false, false, nil
+	}
+	defer unix.Close(folder) // ends the turn
+	fd, err := unix.Openat(folder, ".", unix.O_RDWR|unix.O_TMPFILE|unix.O_CLOEXEC|unix.O_LARGEFILE, 0o600)
+	if err != nil {
+		return false, false, nil
+	}
+	defer unix.Close(fd)
+	takeLock(ctx, func() error { return unix.Flock(folder, unix.LOCK_EX|unix.LOCK_NB) }) // another program may have it
+	var st unix.Stat_t
+	if unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		return false, true, nil
+	}
+	c := &card{transport.FileCard{Path: spec.Path}}
+	if err := c.grow(ctx, fd, spec); err != nil {
+		return false, false, err
+	}
+	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), folder, name, unix.AT_SYMLINK_FOLLOW)
+	return err == nil, err == nil || err == unix.EEXIST, nil
 }
 
 // open opens a path without waiting for the other end of a FIFO. With roots the kernel resolves the path below one of
@@ -220,9 +251,6 @@ func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error 
 	if err := c.identify(fd); err != nil { // somebody else may have grown it while we waited
 		return err
 	}
-	if c.unmade(fd) {
-		return errUnmade
-	}
 	if spec.Size <= c.Size {
 		return nil
 	}
@@ -245,59 +273,35 @@ func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error 
 	return nil
 }
 
-// unmade reports whether an empty file has no name any more.
-func (c *card) unmade(fd int) bool {
-	var st unix.Stat_t
-	return c.Size == 0 && unix.Fstat(fd, &st) == nil && st.Nlink == 0
-}
-
-// unmake removes a file that was made and could not grow, unless somebody else has grown it, or is about to.
-func (s *Settings) unmake(c *card, fd int) {
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	unlock, err := lockSize(over, fd) // tries once
-	if err != nil {
-		return
-	}
-	defer unlock()
-	folder, err := s.open(filepath.Dir(c.Path)+"/.", unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(folder)
-	var st unix.Stat_t
-	name := filepath.Base(c.Path)
-	if unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Dev == c.Device && st.Ino == c.Inode &&
-		st.Size == 0 {
-		_ = unix.Unlinkat(folder, name, 0)
-	}
-}
-
 const lockPause = time.Millisecond
 
 // lockSize keeps other engines from changing the size between our look at it and our setting it. The lock belongs to
-// the descriptor (OFD), so threads and processes are alike, and its end is the descriptor's. File systems without locks
-// get none.
+// the descriptor (OFD), so threads and processes are alike, and its end is the descriptor's.
 func lockSize(ctx context.Context, fd int) (unlock func(), err error) {
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if !takeLock(ctx, func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock) }) {
+		return nil, errs.New(errs.Timeout, "file.open", "somebody else has the file locked and is growing it").
+			WithScope(errs.ScopeSlice, errs.SideRemote)
+	}
+	return func() {
+		lock.Type = unix.F_UNLCK
+		_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock)
+	}, nil
+}
+
+// takeLock tries to lock until nobody else has it, for a while. File systems without locks get none.
+func takeLock(ctx context.Context, try func() error) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	lock := unix.Flock_t{Type: unix.F_WRLCK}
 	for {
-		err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock)
-		switch err {
-		case nil:
-			return func() {
-				lock.Type = unix.F_UNLCK
-				_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock)
-			}, nil
+		switch try() {
 		case unix.EAGAIN, unix.EACCES, unix.EINTR:
 		default:
-			return func() {}, nil
+			return true
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errs.New(errs.Timeout, "file.open", "somebody else has the file locked and is growing it").
-				WithScope(errs.ScopeSlice, errs.SideRemote)
+			return false
 		case <-time.After(lockPause):
 		}
 	}

@@ -94,7 +94,7 @@ func TestWhatIsNoFileIsRefusedByName(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A file that cannot grow is not left behind empty, if it was made for that. One that was there stays as it is.
+// A file that cannot grow never has a name, so nobody opens it. One that was there stays as it is.
 func TestAFileThatCannotGrowIsNotMade(t *testing.T) {
 	for name, roots := range map[string]bool{"anywhere": false, "below a root": true} {
 		t.Run(name, func(t *testing.T) {
@@ -108,9 +108,14 @@ func TestAFileThatCannotGrowIsNotMade(t *testing.T) {
 				_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true, Size: size})
 				return err
 			}
-			require.ErrorContains(t, grow(1<<62), "cannot grow from 0")
-			_, err := os.Stat(path)
-			require.ErrorIs(t, err, fs.ErrNotExist)
+			if fd, err := unix.Open(folder, unix.O_RDWR|unix.O_TMPFILE, 0o600); err == nil {
+				require.NoError(t, unix.Close(fd))
+				names := watchNames(t, folder)
+				require.ErrorContains(t, grow(1<<62), "cannot grow from 0")
+				require.Zero(t, names(), "it had a name for a moment")
+			} else { // such a file system
+				require.ErrorContains(t, grow(1<<62), "was made, and stays")
+			}
 			require.NoError(t, os.WriteFile(path, []byte("theirs"), 0o600))
 			require.ErrorContains(t, grow(1<<62), "cannot grow from 6")
 			b, err := os.ReadFile(path)
@@ -120,30 +125,25 @@ func TestAFileThatCannotGrowIsNotMade(t *testing.T) {
 	}
 }
 
-// Two engines make the same file, step by step. One that was removed is not grown, and one that was grown is not
-// removed.
-func TestAFileIsGrownOrRemovedNotBoth(t *testing.T) {
-	var s Settings
-	path := filepath.Join(t.TempDir(), "x")
-	spec := transport.FileSpec{Path: path, Create: true, Size: 4096}
-	fd, made, err := s.openOrMake(spec)
+// watchNames returns how many bytes of news there are of names that came or went.
+func watchNames(t *testing.T, folder string) func() int {
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	require.NoError(t, err)
-	require.True(t, made)
-	defer unix.Close(fd)
-	c := &card{transport.FileCard{Path: path}}
-	require.NoError(t, c.identify(fd))
-	other := *c
-	require.NoError(t, other.grow(t.Context(), fd, spec))
-	s.unmake(c, fd)
-	require.FileExists(t, path)
-	require.NoError(t, unix.Ftruncate(fd, 0))
-	s.unmake(c, fd)
-	require.NoFileExists(t, path)
-	require.Equal(t, errUnmade, c.grow(t.Context(), fd, spec))
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	_, err = unix.InotifyAddWatch(fd, folder, unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVE)
+	require.NoError(t, err)
+	return func() int {
+		n, err := unix.Read(fd, make([]byte, 4096))
+		if err == unix.EAGAIN {
+			return 0
+		}
+		require.NoError(t, err)
+		return n
+	}
 }
 
 // Engines that make the same file at once have the same file, also where some of them want a size that it cannot have.
-func TestAFileThatIsRemovedAgainIsNobodysFile(t *testing.T) {
+func TestEnginesThatMakeAFileAtOnceHaveTheSame(t *testing.T) {
 	both(t, Settings{}, func(t *testing.T, r *rig) {
 		for range 50 {
 			path := filepath.Join(t.TempDir(), "x")
