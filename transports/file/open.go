@@ -186,10 +186,11 @@ func (s *Settings) open(path string, flags int, mode uint32) (int, error) {
 func (s *Settings) below(path string) (folder, rest string) {
 	longest := 0
 	for _, r := range s.roots {
-		for _, name := range [...]string{r.name, r.real} {
+		real := r.folder()
+		for _, name := range [...]string{r.name, real} {
 			prefix := strings.TrimSuffix(name, "/") + "/"
 			if strings.HasPrefix(path, prefix) && len(prefix) > longest {
-				longest, folder, rest = len(prefix), r.real, path[len(prefix):]
+				longest, folder, rest = len(prefix), real, path[len(prefix):]
 			}
 		}
 	}

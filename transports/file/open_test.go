@@ -176,6 +176,7 @@ func TestARootMayBeALink(t *testing.T) {
 		"the root":     func(_, data string) (root, path string) { return data, data + "/x" },
 		"above it":     func(_, data string) (root, path string) { return data + "/kv/", data + "/kv/x" },
 		"the path":     func(disk, _ string) (root, path string) { return disk, disk + "/x" },
+		"a late one":   func(_, data string) (root, path string) { return data, data + "/x" },
 		"its real one": func(disk, data string) (root, path string) { return data, disk + "/x" },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,9 +184,15 @@ func TestARootMayBeALink(t *testing.T) {
 			require.NoError(t, err)
 			disk, data := filepath.Join(folder, "disk"), filepath.Join(folder, "data")
 			require.NoError(t, os.MkdirAll(filepath.Join(disk, "kv"), 0o700))
-			require.NoError(t, os.Symlink(disk, data))
 			root, path := settings(disk, data)
+			if name != "a late one" {
+				require.NoError(t, os.Symlink(disk, data))
+			}
 			both(t, Settings{Roots: []string{root}, Descriptors: 1}, func(t *testing.T, r *rig) {
+				if name == "a late one" { // behind the transport's open
+					require.NoError(t, os.Symlink(disk, data))
+					t.Cleanup(func() { require.NoError(t, os.Remove(data)) })
+				}
 				first := r.open(transport.FileSpec{Path: path, Create: true, Size: 4096})
 				r.open(transport.FileSpec{Path: path + "2", Create: true, Size: 4096}) // the first is opened again
 				m := r.memory(4096, true)

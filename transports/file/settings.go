@@ -3,6 +3,7 @@ package file
 import (
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -25,19 +26,33 @@ type Settings struct {
 
 	Slices  int  // accepted and not completed, over all files, 16 to 65536; 0: 1024
 	anyFile bool // of tests: io-uring takes files of FUSE as well
-	roots   []root
+	roots   []*root
 }
 
 // root is a folder of Settings.Roots. A path may begin with its name, or with the folder that was there when the
-// transport opened: the kernel names open files by that.
-type root struct{ name, real string }
+// transport opened, or first since: the kernel names open files by that.
+type root struct {
+	name string
+	real atomic.Pointer[string]
+}
 
-func rootOf(name string) root {
-	r := root{name: filepath.Clean(name)}
-	if r.real, _ = filepath.EvalSymlinks(r.name); r.real == "" { // it may come later
-		r.real = r.name
-	}
+func rootOf(name string) *root {
+	r := &root{name: filepath.Clean(name)}
+	r.folder()
 	return r
+}
+
+// folder returns the folder behind the links of the name, or the name while there is none.
+func (r *root) folder() string {
+	if r.real.Load() == nil {
+		if real, err := filepath.EvalSymlinks(r.name); err == nil {
+			r.real.CompareAndSwap(nil, &real)
+		}
+	}
+	if real := r.real.Load(); real != nil {
+		return *real
+	}
+	return r.name
 }
 
 // Values of Settings.Direct.
