@@ -163,22 +163,26 @@ func New(code Code, op, format string, args ...any) *Error {
 	return &Error{Code: code, Op: op, Cause: fmt.Sprintf(format, args...)}
 }
 
-// Wrap makes an error of a code around the cause err. A limit of the system is no defect of tent, so Internal becomes
-// the code of that limit.
+// Wrap makes an error of a code around the cause err. Where that is a limit of the system, it names the cure.
 func Wrap(code Code, op string, err error) *Error {
 	e := &Error{Code: code, Op: op, Err: err, Cause: err.Error()}
-	if code != Internal {
-		return e
-	}
-	switch {
-	case errors.Is(err, syscall.EMFILE):
-		e.Code, e.Hint = TooManyRequests, "the process has no file descriptor left: raise ulimit -n"
-	case errors.Is(err, syscall.ENFILE):
-		e.Code, e.Hint = TooManyRequests, "the machine has no file descriptor left: raise fs.file-max"
-	case errors.Is(err, syscall.ENOMEM):
-		e.Code = OutOfMemory
+	if code == Internal {
+		_, e.Hint = limitOf(err)
 	}
 	return e
+}
+
+// limitOf returns the code and the cure of a limit of the system that was the cause of err; Internal if none was.
+func limitOf(err error) (code Code, hint string) {
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		return TooManyRequests, "the process has no file descriptor left: raise ulimit -n"
+	case errors.Is(err, syscall.ENFILE):
+		return TooManyRequests, "the machine has no file descriptor left: raise fs.file-max"
+	case errors.Is(err, syscall.ENOMEM):
+		return OutOfMemory, ""
+	}
+	return Internal, ""
 }
 
 // MemoryGone makes the error of a slice that lost its registered memory at the given end.

@@ -12,7 +12,12 @@ type Record struct {
 	Peer      string `json:"peer"`
 }
 
-// Record returns the error for JSON.
+// Record returns the error for JSON. Internal becomes the code of a limit of the system where that was the cause, since
+// such a limit is no defect of tent. Inside it stays Internal: those codes are permanent, and the limit may pass.
 func (e *Error) Record() Record {
-	return Record{e.Code.String(), e.Error(), e.Hint, e.Scope.String(), e.Side.String(), e.Transport, e.Rail, e.Peer}
+	code := e.Code
+	if code == Internal {
+		code, _ = limitOf(e.Err)
+	}
+	return Record{code.String(), e.Error(), e.Hint, e.Scope.String(), e.Side.String(), e.Transport, e.Rail, e.Peer}
 }
