@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -20,7 +21,8 @@ import (
 //	detach   our own transfers with it end              peer.dismiss
 //
 // In this order nothing of it comes back behind a later step. The engine stays out until it starts again, and is
-// another one then.
+// another one then. A peer that recheck had no time to ask is not barred. It comes back by a handshake, which shows its
+// newest certificate.
 
 // dismissLimit bounds the wait for a peer's bytes under way.
 const dismissLimit = 5 * time.Second
@@ -56,25 +58,36 @@ func (e *Engine) Disconnect(ctx context.Context, who string) (n int, err error) 
 // dismiss ends the access of a peer. A step that fails holds up none of the others, and the first error is returned.
 // One for which the list of barred engines has no room may come again.
 func (e *Engine) dismiss(ctx context.Context, p transport.Peer, cause *errs.Error) error {
-	first := e.credentials.Bar(p.ID)
-	e.server.Expel(p.ID)
+	full := e.credentials.Bar(p.ID)
+	e.endLanes(p.ID)
+	err := e.endAccess(ctx, p, transport.ForGood, cause)
+	e.visitors.drop(p.ID)
+	return cmp.Or(full, err)
+}
+
+// endLanes closes the connections of a peer to us, and ends its lanes and attachments. It waits for nobody.
+func (e *Engine) endLanes(id transport.ID) {
+	e.server.Expel(id)
 	for _, port := range e.ports {
 		if port.transport == nil {
 			continue
 		}
 		if d, is := transport.Find[transport.Disconnecter](port.transport); is {
-			d.Disconnect(p.ID)
+			d.Disconnect(id)
 		}
 	}
+}
+
+// endAccess refuses slices of a peer that are older than an epoch, and ends our own transfers with it. It waits for the
+// peer's bytes under way.
+func (e *Engine) endAccess(ctx context.Context, p transport.Peer, epoch transport.Epoch, cause *errs.Error) error {
+	var first error
 	for _, r := range e.regions.all() {
-		if err := e.revoke(ctx, r, &p, transport.ForGood); err != nil && first == nil {
-			first = err
-		}
+		first = cmp.Or(first, e.revoke(ctx, r, &p, epoch))
 	}
 	for _, open := range e.segments.peersWith(p.ID) {
 		open.dismiss(cause)
 	}
-	e.visitors.drop(p.ID)
 	e.announce(&event.Event{Kind: event.PeerDisconnected, Peer: p.Address, Note: p.Identity, Err: cause})
 	return first
 }

@@ -149,11 +149,10 @@ type Engine struct {
 	logs     logs
 	refusals *refusals
 
-	rules      rules
-	visitors   visitors
-	leases     *leaseKeeper
-	rechecking sync.Mutex // one look at the visitors at a time
-	tidying    sync.Mutex // one at a time
+	rules    rules
+	visitors visitors
+	leases   *leaseKeeper
+	tidying  sync.Mutex // of the visitors, one at a time
 
 	stop     context.CancelFunc
 	routines sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/security"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // In mode mtls the files change while the engine runs: certificates are short-lived, and authorities are replaced.
@@ -18,13 +19,14 @@ const (
 	expiryLook  = time.Second     // behind the end of a certificate, and between looks at ends at least
 	renewalAsk  = 3 * time.Second // for the answers of peers with old certificates, all together
 	unlistedAsk = time.Second     // for those of peers that security/allow does not list
-	renewalAsks = 64              // at once
+	renewalAsks = 64              // at once; each has three quarters of the limit for all
 )
 
 // ReloadSecurity reads the files of mode mtls again where one was replaced, and reports whether it changed anything. A
 // list that is not nil takes the place of security/allow. Peers that are not admitted any more lose their access, see
 // recheck. Running transfers of all others go on. After an error everything is as before. In other modes there are no
-// files, and a list is InvalidArgument.
+// files, and a list is InvalidArgument. Where ctx ends first, the change holds, peers have no more time to answer, and
+// nobody waits for the last of their bytes.
 func (e *Engine) ReloadSecurity(ctx context.Context, allow []string) (changed bool, err error) {
 	if err := e.usable(); err != nil {
 		return false, err
@@ -37,7 +39,15 @@ func (e *Engine) ReloadSecurity(ctx context.Context, allow []string) (changed bo
 	case changed:
 		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: "until " +
 			e.credentials.Until().UTC().Format(time.RFC3339)})
-		e.recheck(ctx, time.Now())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			e.recheck(ctx, time.Now())
+		}()
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
 	}
 	return changed, nil
 }
@@ -78,15 +88,15 @@ type suspect struct {
 	visitor
 	reason  error
 	patient bool // it has more time to show a newer one
+	kept    bool // it is kept out: it had its time
 }
 
 // recheck ends the access of peers that are not admitted any more. Those that have something open are asked first: they
 // may have another certificate by now. A peer that is not listed loses its access within unlistedAsk, however many
 // others are asked and say nothing. Peers of old certificates do when they have shown nothing better within
-// security/renewal_grace: they look at their files from time to time, as this engine does.
+// security/renewal_grace: they look at their files from time to time, as this engine does. Several calls may run side
+// by side, so that an unlisted peer waits for no question to others.
 func (e *Engine) recheck(ctx context.Context, at time.Time) {
-	e.rechecking.Lock()
-	defer e.rechecking.Unlock()
 	var list, unlisted, old []suspect
 	for _, v := range e.visitors.list() {
 		if reason := e.credentials.Still(v.proof, at); reason != nil {
@@ -101,8 +111,9 @@ func (e *Engine) recheck(ctx context.Context, at time.Time) {
 	for _, s := range list {
 		switch id := s.peer.ID; {
 		case !open[id]:
-			e.visitors.drop(id)
-			e.closeDoor(id)
+			if e.visitors.dropAsSeen(s.visitor) {
+				e.endLanes(id) // of a call under way
+			}
 		case security.Unlisted(s.reason):
 			unlisted = append(unlisted, s)
 		default:
@@ -116,18 +127,19 @@ func (e *Engine) recheck(ctx context.Context, at time.Time) {
 
 // renewOrDismiss asks peers for newer proofs, side by side and within a limit for all together. Then it ends the access
 // of those that have shown none, but for the patient ones. Of too many, the ones that were asked longest ago come
-// first.
+// first. A peer that had no time to answer is not kept out.
 func (e *Engine) renewOrDismiss(ctx context.Context, list []suspect, limit time.Duration) {
 	slices.SortStableFunc(list, func(a, b suspect) int { return a.asked.Compare(b.asked) })
 	asking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var mu sync.Mutex
 	lost := make([]suspect, 0, len(list))
-	eachOf(list, func(s suspect) {
+	eachOf(list, renewalAsks, func(s suspect) {
 		err := asking.Err()
 		if err == nil {
 			e.visitors.ask(s.peer.ID, time.Now())
-			err = e.askAgain(asking, s.visitor)
+			err = e.askAgain(asking, s.visitor, limit/4*3)
+			s.kept = err != nil && asking.Err() == nil && errs.CodeOf(err) != errs.Internal
 		}
 		if err != nil && !s.patient {
 			mu.Lock()
@@ -135,21 +147,48 @@ func (e *Engine) renewOrDismiss(ctx context.Context, list []suspect, limit time.
 			mu.Unlock()
 		}
 	})
+	e.dismissAll(ctx, lost)
+}
+
+// dismissAll ends the access of peers that have shown no newer proof. All of them lose their lanes before anybody waits
+// for bytes under way.
+func (e *Engine) dismissAll(ctx context.Context, lost []suspect) {
+	lost = slices.DeleteFunc(lost, func(s suspect) bool { return !e.visitors.isAsSeen(s.visitor) })
+	if len(lost) == 0 {
+		return
+	}
+	mapped, unknown := e.mappings()
+	for i := range lost {
+		s := &lost[i]
+		if s.kept = s.kept || unknown || mapped[s.peer.ID]; !s.kept {
+			continue
+		}
+		if err := e.credentials.Bar(s.peer.ID); err != nil {
+			e.log.Error("a peer that is not admitted any more may come again", "peer", s.peer.Address, "err", err)
+		}
+	}
+	eachOf(lost, renewalAsks, func(s suspect) { e.endLanes(s.peer.ID) })
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), dismissLimit)
 	defer cancel()
-	eachOf(lost, func(s suspect) {
+	now := e.nextEpoch()
+	eachOf(lost, len(lost), func(s suspect) {
 		cause := errs.New(errs.PeerNotAdmitted, "peer", "the peer is not admitted any more: %v", s.reason).
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(s.peer.Address, "", "")
-		if err := e.dismiss(ending, s.peer, cause); err != nil {
+		epoch := now
+		if s.kept {
+			epoch = transport.ForGood
+			e.visitors.dropAsSeen(s.visitor)
+		} // else the next look finds what a call under way has opened
+		if err := e.endAccess(ending, s.peer, epoch, cause); err != nil {
 			e.log.Error("a peer that is not admitted any more may still touch memory", "peer", s.peer.Address,
 				"err", err)
 		}
 	})
 }
 
-// eachOf works on suspects side by side, renewalAsks at once.
-func eachOf(list []suspect, work func(suspect)) {
-	room := make(chan struct{}, renewalAsks)
+// eachOf works on suspects side by side, some at once.
+func eachOf(list []suspect, most int, work func(suspect)) {
+	room := make(chan struct{}, most)
 	var working sync.WaitGroup
 	for _, s := range list {
 		room <- struct{}{}
@@ -161,9 +200,11 @@ func eachOf(list []suspect, work func(suspect)) {
 	working.Wait()
 }
 
-// askAgain asks a peer for a handshake, by a connection of ours to it. The error says why it has shown nothing that
-// admits it.
-func (e *Engine) askAgain(ctx context.Context, v visitor) error {
+// askAgain asks a peer for a handshake, by a connection of ours to it and within a limit. The error says why it has
+// shown nothing that admits it.
+func (e *Engine) askAgain(ctx context.Context, v visitor, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	to, err := e.reachable(v.peer)
 	if err != nil {
 		return err

@@ -111,6 +111,26 @@ func (v *visitors) drop(id transport.ID) {
 	v.mu.Unlock()
 }
 
+// isAsSeen reports whether an engine has shown no proof since a copy of it was made.
+func (v *visitors) isAsSeen(was visitor) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known := v.byID[was.peer.ID]
+	return known != nil && known.seen.Equal(was.seen)
+}
+
+// dropAsSeen forgets an engine unless it has shown a proof since a copy of it was made, and reports whether it did.
+func (v *visitors) dropAsSeen(was visitor) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known := v.byID[was.peer.ID]
+	if known == nil || !known.seen.Equal(was.seen) {
+		return false
+	}
+	delete(v.byID, was.peer.ID)
+	return true
+}
+
 // list returns copies, in the order of their addresses.
 func (v *visitors) list() []visitor {
 	v.mu.Lock()
@@ -169,6 +189,29 @@ func (e *Engine) openVisitors() map[transport.ID]bool {
 		}
 	}
 	return open
+}
+
+// mappings returns the peers that have our memory mapped by transports that cannot disconnect them: only a revocation
+// for good ends that. It reports whether another transport has something open for peers that it does not name.
+func (e *Engine) mappings() (peers map[transport.ID]bool, unknown bool) {
+	peers = make(map[transport.ID]bool)
+	for i, port := range e.ports {
+		if port.transport == nil || e.infos[i].Files || e.infos[i].Delegates { // nothing reaches us beside calls
+			continue
+		}
+		if _, is := transport.Find[transport.Disconnecter](port.transport); is {
+			continue
+		}
+		t, names := transport.Find[transport.Visited](port.transport)
+		if !names {
+			unknown = true
+			continue
+		}
+		for _, id := range t.Visitors() {
+			peers[id] = true
+		}
+	}
+	return peers, unknown
 }
 
 // closeDoor makes a peer for which nothing is open come again by a handshake. Transports that do not name their
