@@ -144,8 +144,7 @@ func (s *turnstile) push(w *turn) {
 	}
 	stack := &stacks[index(w.answered)]
 	*stack = append(*stack, w)
-	s.awaitPaid()
-	s.awaitSooner(g.network)
+	s.awaitPaid(g.network)
 }
 
 func index(answered bool) int {
@@ -201,7 +200,7 @@ func (s *turnstile) serve() {
 		s.free--
 		s.pass(at)
 	}
-	s.awaitPaid()
+	s.awaitPaid(s.rotation...)
 }
 
 // pass gives a turn to a network of the rotation. The caller holds mu.
@@ -224,23 +223,18 @@ func (s *turnstile) pass(at int) {
 	}
 }
 
-// awaitPaid wakes the first network that waits for its tokens alone. The caller holds mu.
-func (s *turnstile) awaitPaid() {
-	if !s.wakes.IsZero() || s.free == 0 || len(s.rotation) == 0 {
+// awaitPaid wakes the first of some networks that has paid, while a turn is free, unless another one is awaited before
+// that. So while one is free, the timer is set for the first network that waits. The caller holds mu.
+func (s *turnstile) awaitPaid(networks ...string) {
+	if s.free == 0 || len(networks) == 0 {
 		return
 	}
-	first := s.due(s.rotation[0])
-	for _, network := range s.rotation[1:] {
+	first := s.due(networks[0])
+	for _, network := range networks[1:] {
 		first = min(first, s.due(network))
 	}
-	s.wakeIn(first)
-}
-
-// awaitSooner wakes a network of the rotation before the one that is awaited, if it has paid before that. The caller
-// holds mu.
-func (s *turnstile) awaitSooner(network string) {
-	if due := s.due(network); s.free > 0 && time.Now().Add(due).Before(s.wakes) {
-		s.wakeIn(due)
+	if s.wakes.IsZero() || time.Now().Add(first).Before(s.wakes) {
+		s.wakeIn(first)
 	}
 }
 
@@ -289,9 +283,6 @@ func (s *turnstile) charge(network string, took time.Duration) {
 	d.owed = max(0, s.settled(d)+took)
 	if took < 0 {
 		s.serve()
-		if s.networks[network] != nil {
-			s.awaitSooner(network)
-		}
 	}
 }
 

@@ -72,6 +72,26 @@ func TestTheNetworkThatHasPaidFirstIsNext(t *testing.T) {
 	})
 }
 
+// A network that owes little comes while the only turn is taken, and one that owes much is awaited already.
+func TestANetworkThatComesDuringATurnIsAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := turnsFor(1)
+		const little, much = 5 * time.Millisecond, 100 * time.Millisecond
+		s.charge("10.0.0.1", creditMost+little)
+		s.charge("10.0.0.2", creditMost+much)
+		begin := time.Now()
+		second := waiting(s, visitorFrom("10.0.0.2"), false, time.Hour)
+		require.NoError(t, <-waiting(s, visitorFrom("10.0.0.9"), false, time.Hour))
+		first := waiting(s, visitorFrom("10.0.0.1"), false, time.Hour)
+		s.leave()
+		require.NoError(t, <-first)
+		require.Equal(t, little*payback, time.Since(begin))
+		s.leave()
+		require.NoError(t, <-second)
+		require.Equal(t, much*payback, time.Since(begin))
+	})
+}
+
 func TestAFloodDelaysItsOwnNetworkMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := turnsFor(1)
