@@ -190,7 +190,11 @@ func (l *link) mayReach(t *task, hop *plan.Hop) bool {
 func (c *Core) barRail(p *piece, r *railState, err *errs.Error, now clock.Time) {
 	t, id := p.task, r.link.id
 	if t.barredOn != id {
+		before := c.link(t.barredOn)
 		t.barred, t.barredOn = 0, id
+		if before != nil { // its rails may take the task's work again that was set aside there
+			c.takeBack(before)
+		}
 	}
 	t.barred |= r.bit()
 	if r.link.mayReach(t, p.way()) {

@@ -232,6 +232,37 @@ func TestARailThatRefusesAKeyKeepsItsHealth(t *testing.T) {
 	require.EqualValues(t, 1, r.status(b).Failovers)
 }
 
+// Each link of a staged task may refuse its keys on some rails. The last one that did is remembered alone, so the work
+// that was set aside on another one goes on there.
+func TestWorkThatWasSetAsideGoesOnWhenItsBarIsForgotten(t *testing.T) {
+	r := newRig(t, Options{})
+	near, far := r.link(0, 0, 2, 64*kib), r.link(1, 0, 2, 1<<20)
+	pool, err := r.core.AddStage(StageSpec{Slots: 64, SlotBytes: 64 * kib, Local: 0x1000000, Remote: 0x2000000})
+	require.Nil(t, err)
+	b := r.submit(&plan.Plan{Routes: []plan.Route{{Alignment: 4 * kib, SliceBest: 32 * kib, Hops: []plan.Hop{
+		{Link: near, Op: transport.Write, Remote: pool}, {Link: far, Op: transport.Write, Local: pool}}}}},
+		High, 1<<20, clock.Never)
+	on := func(link plan.LinkID, index ...uint16) int {
+		return slices.IndexFunc(r.out, func(s *transport.Slice) bool {
+			return plan.LinkID(s.Rail.Link) == link && slices.Contains(index, s.Rail.Index)
+		})
+	}
+	for i := on(near, 0); i >= 0; i = on(near, 0) {
+		r.finish(i, notHere())
+	}
+	r.finish(on(near, 1), nil)
+	lost := errs.New(errs.Lost, "test", "the rail has broken").WithScope(errs.ScopeRail, errs.SideLocal)
+	r.core.RailDown(near, railOf(near, 1, 1), lost, r.now)
+	r.step()
+	r.submit(to(r.core, near), High, 4*kib, clock.Never) // it looks past the work before it
+	aside := &r.core.links[near.Slot()].queues[High].aside
+	require.Positive(t, aside.tasks.Len()+aside.pieces.Len())
+	r.finish(on(far, 0, 1), notHere())
+	require.Zero(t, aside.tasks.Len()+aside.pieces.Len())
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
 func TestATaskWhoseKeysWorkNowhereFails(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.link(1, 0, 4, 256*kib)
