@@ -168,6 +168,7 @@ func (n *notifier) forgo(t *note) (sent bool, why *errs.Error) {
 	if !t.sent {
 		if o.stale++; 2*o.stale > len(o.waiting) {
 			o.sweep()
+			n.dropIdle(o)
 		}
 	}
 	return t.sent, o.why

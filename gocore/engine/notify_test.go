@@ -87,6 +87,20 @@ func TestCloseEndsABatchWhoseNotificationIsUnderWay(t *testing.T) {
 	require.Equal(t, dispatch.Canceled, w.Wait(id, 0))
 }
 
+// The record of a peer that nobody has open goes with its last note, also where that is taken back.
+func TestTheRecordOfAPeerGoesWithItsLastNote(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h, failure := w.segments.get(Local)
+	require.Nil(t, failure)
+	n := newNotifier(w.Engine)
+	taken := &note{peer: h.peer, place: -1}
+	n.queue(taken)
+	n.forget(h.peer)
+	require.Len(t, n.peers, 1)
+	n.forgo(taken)
+	require.Empty(t, n.peers)
+}
+
 func TestNoNotificationOutlivesTheNotifier(t *testing.T) {
 	w := newWorkshop(t, "hand")
 	under, done := w.sendNote(0)
