@@ -12,7 +12,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// closeGrace is the time that Close may take beyond the caller's: the fence bounds, and the goodbyes of the transports.
+// closeGrace is the time that each of three steps of Close may take beyond the caller's. They are the last ends of
+// transfers, the fences of the regions, and the goodbyes of the transports.
 const closeGrace = 3 * time.Second
 
 // Close ends the engine and returns when it is quiescent. Otherwise held names the memory that a kernel, a driver or a
@@ -50,10 +51,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	e.notifier.close()
 	e.endTalk()
 
-	ctx, done := context.WithTimeout(context.Background(), grace)
-	defer done()
-	held = append(held, e.closeRegions(ctx)...)
-	held = append(held, e.closeLinks(ctx)...)
+	held = append(held, e.endMemory(grace)...)
 	e.freeStaging(len(held) == 0)
 	e.served.close()
 	e.closeServer()
@@ -150,6 +148,17 @@ func (e *Engine) cancelBatch(id dispatch.BatchID) *errs.Error {
 		_, err = e.core.Cancel(id, 0, all.Tasks, clock.Now())
 	}
 	return err
+}
+
+// endMemory ends the regions, within grace, and then the links and transports. Those have a limit of their own, since
+// a driver that hangs with the memory of one keeps no other from its end.
+func (e *Engine) endMemory(grace time.Duration) (held []string) {
+	ctx, done := context.WithTimeout(context.Background(), grace)
+	held = e.closeRegions(ctx)
+	done()
+	ctx, done = context.WithTimeout(context.Background(), closeGrace)
+	defer done()
+	return append(held, e.closeLinks(ctx)...)
 }
 
 func (e *Engine) closeRegions(ctx context.Context) (held []string) {
