@@ -131,19 +131,22 @@ def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) ->
         return call(function, *arguments, **none)
     values: list[R] = []
     errors: list[BaseException] = []
+    ended = threading.Event()
 
     def run() -> None:
         try:
             values.append(call(function, *arguments, **none))
         except BaseException as error:
             errors.append(error)
+        finally:
+            ended.set()
 
-    worker = threading.Thread(target=run, name="tent-call", daemon=True)
     try:
-        worker.start()
+        threading.Thread(target=run, name="tent-call", daemon=True).start()
     except RuntimeError:  # the interpreter is ending and starts no thread any more
         return call(function, *arguments, **none)
-    worker.join()
+    while not ended.wait(WAIT_SLICE_MS / 1000):  # a signal just before a wait does not end it
+        pass
     if errors:
         raise errors[0]
     return values[0]
