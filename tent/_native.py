@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from .errors import EngineClosedError, ForkError, InternalError, translate
@@ -150,6 +151,34 @@ def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) ->
     if errors:
         raise errors[0]
     return values[0]
+
+
+@contextmanager
+def result_of(function: Callable[[], R], undo: Callable[[R], object]) -> Iterator[R]:
+    """call_long() with a result that somebody has to have. If a signal handler raises before the block has ended, or
+    the block fails, `undo` gets the result: here if it is there, else on the thread that makes the call."""
+    made: list[R] = []
+    left: list[bool] = []
+
+    def give_back() -> None:
+        try:
+            result = made.pop()
+        except IndexError:  # it is not there yet, or the other thread gives it back
+            return
+        undo(result)
+
+    def run() -> None:
+        made.append(function())
+        if left:
+            give_back()
+
+    try:
+        call_long(run)
+        yield made[0]
+    except BaseException:
+        left.append(True)
+        give_back()
+        raise
 
 
 class _Shelter(threading.Thread):

@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import repeat, starmap
+from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -96,16 +96,9 @@ class Engine(Moves, Admission):
         texts = (*settings.layers(config, keywords), text_of(name, "name"))
         library = _native.load()
         self._library = library
-        ids: list[int] = []
-        try:
-            # One step for the interpreter: no signal handler raises between the open and its record.
-            _native.call(ids.extend, starmap(library.pybind_Open, [(_native.environment(), *texts)]))
-            self._id = ids[0]
+        opened = partial(library.pybind_Open, _native.environment(), *texts)
+        with _native.result_of(opened, partial(abandon, self, library)) as self._id:
             self._begin(library)
-        except BaseException:
-            if ids:
-                abandon(self, library, ids[0])
-            raise
 
     def _begin(self, library: Library) -> None:
         """Makes the Python side of an engine that Go has opened."""
@@ -208,11 +201,17 @@ class Engine(Moves, Admission):
         given = identities("peers", peers)
         pages = bool(prefault), bool(hugepages)
         texts = text_of(name, "name"), text_of(location, "location")
-        made = self._call_json(self._library.pybind_Allocate, n, *texts, allowed, *pages, given)
-        id = made["id"]
-        self._tail.allocated()
-        memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, id))
-        return self._adopt(id, memory, name or "", made.get("location") or location)
+
+        def take(made: dict[str, Any]) -> tuple[int, Memory, str]:
+            memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, made["id"]))
+            self._memories[made["id"]] = memory
+            return made["id"], memory, made.get("location") or location
+
+        def undo(made: tuple[int, Memory, str]) -> None:
+            self._undone([made[0]])
+
+        with self._allocating(take, undo, n, *texts, allowed, *pages, given) as (id, memory, where):
+            return self._adopt(id, memory, name or "", where)
 
     @staticmethod
     def _permission(wanted: Permission | None, named: bool, read_only: bool) -> int:

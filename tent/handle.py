@@ -9,7 +9,7 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -128,6 +128,24 @@ class Handle:
                 del self._memories[key]
             raise
         del self._memories[key]
+
+    def _allocating(
+        self, take: Callable[[dict[str, Any]], R], undo: Callable[[R], object], *wanted: Any
+    ) -> AbstractContextManager[R]:
+        """Allocates memory. `take` makes its record, on a thread that no signal handler interrupts. `undo` gets that if
+        the caller is interrupted before the block has ended."""
+
+        def allocate() -> R:
+            function = self._library.pybind_Allocate
+            self._tail.allocated()  # before the call: the engine may close meanwhile
+            try:
+                made = self._call_json(function, *wanted)
+            except BaseException:
+                self._tail.freed()
+                raise
+            return take(made)
+
+        return _native.result_of(allocate, undo)
 
     def _undone(self, regions: list[int]) -> bool:
         """Closes the regions of a call that has failed. False: their memory could not be had back."""

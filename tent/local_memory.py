@@ -40,13 +40,14 @@ class LocalMemory:
 
     def allocate(self, size: int, location: str, permission: int) -> int:
         """Returns the address of new memory."""
-        engine = self._engine
-        made = engine._call_json(
-            engine._library.pybind_Allocate, size, "", text_of(location, "location"), permission, False, False, ""
-        )
-        engine._tail.allocated()
-        self._remember((int(made["address"]), int(made["size"])), _Owned(int(made["id"]), True))
-        return int(made["address"])
+
+        def take(made: dict[str, int]) -> int:
+            self._remember((made["address"], made["size"]), _Owned(made["id"], True))
+            return made["address"]
+
+        wanted = size, "", text_of(location, "location"), permission, False, False, ""
+        with self._engine._allocating(take, self.free, *wanted) as address:
+            return address
 
     def free(self, address: int) -> None:
         """Unmaps memory of allocate(), also when the engine has closed."""

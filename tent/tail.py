@@ -31,9 +31,19 @@ class Tail:
         self._memories = 0
 
     def allocated(self) -> None:
-        """One more memory to be freed."""
+        """One more memory to be freed. Raises EngineClosedError once the engine has closed."""
         with self._lock:
+            if self._closed:
+                raise _native.closed_error()
             self._memories += 1
+
+    def freed(self) -> None:
+        """One less."""
+        with self._lock:
+            self._memories -= 1
+            last = self._closed and self._memories == 0
+        if last:
+            self._forget()
 
     def free_memory(self, region: int) -> None:
         """Unmaps the memory of a closed region. For Memory's finalizer: raises nothing."""
@@ -47,11 +57,7 @@ class Tail:
         try:
             _native.call(self._library.pybind_FreeMemory, self._id, region)
         finally:
-            with self._lock:
-                self._memories -= 1
-                last = self._closed and self._memories == 0
-            if last:
-                self._forget()
+            self.freed()
 
     def close(self) -> None:
         """The engine has closed, and the views of its page are released."""

@@ -88,7 +88,7 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 
 func (e *Engine) prepare(r *region, m *Memory) (mem.RegionID, error) {
 	if kind, _, _ := r.Location.Parse(); (m.Prefault || m.HugePages) && kind == mem.Host {
-		if err := e.allocations.populate(r.Addr, r.Size, m.HugePages); err != nil {
+		if err := e.allocations.populate(r.Addr, r.Size, m.HugePages, e.usable); err != nil {
 			return 0, err
 		}
 	}
@@ -134,10 +134,13 @@ func owed(r *mem.Region) uint64 {
 	return r.Size - min(r.Size, vmem.Resident(r.Addr, r.Size))
 }
 
-// populate makes pages present, step by step while there is room for the next two. Huge pages are reserved already; a
-// limit of a cgroup can still refuse them, here and not by a SIGBUS at their first use.
-func (a *allocations) populate(addr uintptr, size uint64, huge bool) *errs.Error {
+// populate makes pages present, step by step while the engine is usable and there is room for the next two. Huge pages
+// are reserved already; a limit of a cgroup can still refuse them, here and not by a SIGBUS at their first use.
+func (a *allocations) populate(addr uintptr, size uint64, huge bool, usable func() error) error {
 	for done := uint64(0); done < size; {
+		if err := usable(); err != nil {
+			return err
+		}
 		step := min(size-done, populateBytes)
 		if room, known := a.kernel.Room(); !huge && known && size >= lookFrom && room.Bytes < 2*step {
 			return errs.New(errs.OutOfMemory, "allocate", "prefault: %d bytes of %d are there, and only %d are left %s",

@@ -67,10 +67,28 @@ func TestMemoryThatNobodyTouchedYetIsNotFree(t *testing.T) {
 		err = a.promise(60 << 20)
 		require.NotNil(t, err, "they are promised")
 		require.Contains(t, err.Error(), fmt.Sprintf("%d of those", 60<<20))
-		require.Nil(t, a.populate(r.Addr, 30<<20, false))
+		require.Nil(t, a.populate(r.Addr, 30<<20, false, goOn))
 		require.EqualValues(t, 30<<20, owed(&r), "shared %v", shared)
 		require.Nil(t, a.promise(60<<20), "half of them count in the kernel's number now")
 	}
+}
+
+func goOn() error { return nil }
+
+// A close stops it too: the memory of a call that was interrupted is not wanted any more.
+func TestPrefaultStopsWhereItsEngineCloses(t *testing.T) {
+	var a allocations
+	a.init()
+	r := fresh(t, 3*populateBytes, true)
+	steps := 0
+	err := a.populate(r.Addr, r.Size, false, func() error {
+		if steps++; steps > 2 {
+			return closedError()
+		}
+		return nil
+	})
+	require.Equal(t, errs.EngineClosed, errs.From("test", err).Code)
+	require.EqualValues(t, populateBytes, owed(&r))
 }
 
 func TestPrefaultStopsWhereThereIsNoRoom(t *testing.T) {
@@ -87,9 +105,9 @@ func TestPrefaultStopsWhereThereIsNoRoom(t *testing.T) {
 		return machine(&left)(path)
 	}
 	r := fresh(t, 3*populateBytes, true)
-	err := a.populate(r.Addr, r.Size, false)
+	err := a.populate(r.Addr, r.Size, false, goOn)
 	require.NotNil(t, err)
-	require.Equal(t, errs.OutOfMemory, err.Code)
+	require.Equal(t, errs.OutOfMemory, errs.From("test", err).Code)
 	require.Contains(t, err.Error(), fmt.Sprintf("%d bytes of %d are there, and only %d are left", populateBytes,
 		3*populateBytes, populateBytes))
 	require.EqualValues(t, 2*populateBytes, owed(&r), "nothing was touched behind the first step")

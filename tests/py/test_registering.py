@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
 import weakref
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import tent
-from tent import buffers
+from tent import _native, buffers
 from tent.testing import Memory
 
 pytestmark = pytest.mark.interpreter
@@ -81,6 +82,91 @@ def test_an_interrupted_register_of_an_address_has_a_record_for_each_region() ->
             assert regions(te.engine) == before, f"interrupted at step {n}"
         te.unregister_local_memory(*key)
         assert n > 5
+
+
+class Late:
+    """The answers of one C function come when the main thread has been interrupted in its wait for them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.answers: list[Any] = []
+        self._function = function
+        self._caught = threading.Event()
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.answers.append(self._function(*arguments))
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        assert self._caught.wait(timeout=30)
+        return self.answers[-1]
+
+    def interrupts(self, call: Callable[[], Any]) -> None:
+        """Makes a call, and waits until nothing of it is left."""
+        old = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        finally:
+            signal.signal(signal.SIGINT, old)
+            self._caught.set()
+        calls_end()
+
+
+class Patched:
+    """The native module with another function."""
+
+    def __init__(self, library: Any, **functions: Any) -> None:
+        self._library = library
+        vars(self).update(functions)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+
+def calls_end() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "tent-call":
+            thread.join(timeout=30)
+
+
+def allocated(engine: tent.Engine) -> tuple[int, int]:
+    gc.collect()
+    return regions(engine), engine._tail._memories
+
+
+def test_an_interrupted_allocate_leaves_neither_a_region_nor_memory(engine: tent.Engine) -> None:
+    before = allocated(engine)
+    for n in range(1, 10_000):
+        region = interrupted(lambda: engine.allocate(4096, name="kv"), n)
+        if region is not None:
+            break
+        calls_end()
+        assert allocated(engine) == before, f"interrupted at step {n}"
+    region.close()
+    assert n > 3
+
+
+def test_memory_that_comes_behind_an_interruption_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tent.TransferEngine() as te:
+        for allocate in (
+            lambda: te.engine.allocate(4096, name="kv", prefault=True),
+            lambda: te.allocate_local_memory(4096),
+        ):
+            before = allocated(te.engine)
+            late = Late(te.engine._library.pybind_Allocate)
+            with monkeypatch.context() as patch:
+                patch.setattr(te.engine, "_library", Patched(te.engine._library, pybind_Allocate=late))
+                late.interrupts(allocate)
+            assert len(late.answers) == 1 and allocated(te.engine) == before
+        te.engine.allocate(4096, name="kv").close()
+
+
+def test_an_engine_that_begins_behind_an_interruption_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    library: Any = _native.load()
+    late = Late(library.pybind_Open)
+    with monkeypatch.context() as patch:
+        patch.setattr(_native, "_library", Patched(library, pybind_Open=late))
+        late.interrupts(tent.Engine)
+    with pytest.raises(RuntimeError):
+        library.pybind_Info(*late.answers)
 
 
 @pytest.mark.parametrize("size", [0, 4096])
