@@ -190,7 +190,7 @@ def pythons(r: Runner, ctx: Context) -> Tally:
     with ThreadPoolExecutor() as pool:  # most of these tests wait
         for version, tally in zip(runners, pool.map(suite, runners)):
             total.add(tally)
-            if tally.failed:
+            if tally.failed or tally.unsteady:
                 runners[version].show()
     return total
 
