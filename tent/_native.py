@@ -212,20 +212,19 @@ def call_to_end(function: Callable[[], object], hurry: Callable[[], object]) -> 
         finally:
             ended.set()
 
-    try:
-        _Shelter(target=run, name="tent-call", daemon=True).start()
-    except RuntimeError:  # the interpreter is ending and starts no thread any more
-        run()
-    except BaseException as error:
-        errors.append(error)
-        hurry()
-        run()  # unless the thread does: the handler has interrupted its start
-    while not ended.is_set():
+    while True:
         try:
             if errors:
                 hurry()
+            if ended.is_set():
+                break
+            if not turn.locked():
+                try:
+                    _Shelter(target=run, name="tent-call", daemon=True).start()
+                except (RuntimeError, MemoryError):  # the interpreter is ending and starts no thread any more
+                    run()
             ended.wait(WAIT_SLICE_MS / 1000)  # a signal just before a wait does not end it
-        except BaseException as error:
+        except BaseException as error:  # also of a handler that has interrupted the start of the thread: another one
             errors.append(error)
     if errors:
         raise errors[0]

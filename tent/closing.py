@@ -2,7 +2,7 @@
 
 A close goes like this, in this order, and a step that fails keeps none of the later ones from running:
 
- 1. `_closed` is set: nothing new is taken.
+ 1. The engine leaves `_open`, and `_closed` is set: nothing new is taken.
  2. Transfers under way end by themselves or, when the time is over, are cancelled; we wait for their end.
  3. Each live Transfer is settled: its outcome moves into Python, since the shared page and the engine will be gone.
  4. The hub hands out the last ends, callbacks run, and the thread lets go of the eventfd.
@@ -47,8 +47,6 @@ def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool =
     try:
         if engine._closed:  # by another thread, or by this one: a signal handler has interrupted its close()
             return
-        engine._closed = True
-        _open.discard(engine)
         hurry = threading.Event()
         steps = partial(_close, engine, limit_ms, hurry, exiting)
         if exiting:
@@ -61,6 +59,11 @@ def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool =
 
 def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool) -> None:
     """Takes every step, then raises the first error. `hurry` ends the wait for transfers under way."""
+    try:
+        _open.remove(engine)  # one step for the interpreter: so one close goes on where a handler interrupts another
+    except KeyError:
+        return
+    engine._closed = True
     library = engine._library
     failure: BaseException | None = None
     for step in (

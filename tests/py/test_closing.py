@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
 from conftest import Pair
 
 import tent
-from tent import aio, closing
+from tent import _native, aio, closing
 from tent.testing import PeerProcess
 
 pytestmark = pytest.mark.interpreter
@@ -86,6 +89,49 @@ def test_a_signal_handler_that_raises_keeps_no_engine_open(
     with under.handler(interrupt), pytest.raises(KeyboardInterrupt):
         under.engine.close(timeout="1s" if "_finish" in steps else 30)
     under.check_ended()
+
+
+class Interruption:
+    """Raises KeyboardInterrupt behind the n-th call that tent's Python makes to C, where a signal handler may."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "c_return" and frame.f_code.co_filename.startswith(tent.__path__[0]):
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+    def during(self, call: Callable[[], object]) -> bool:
+        """Whether the call was interrupted."""
+        sys.setprofile(self)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.setprofile(None)
+        return False
+
+
+def test_an_engine_that_calls_itself_closed_is_closed_wherever_a_handler_raises(
+    engines: Callable[..., tent.Engine],
+) -> None:
+    other = engines()
+    with other.allocate(64) as page:
+        for n in itertools.count(1):
+            engine = engines()
+            region = engine.register(bytearray(64), name="kv")
+            to = other.open(engine.address)
+            interrupted = Interruption(n).during(lambda engine=engine: engine.close(0))  # type: ignore[misc]
+            assert engine.closed == (engine._library is _native.CLOSED), n
+            engine.close(0)
+            assert region._memory.keeper is None
+            with pytest.raises(tent.TentError):
+                other.write(page, to["kv"][0:64]).result(10)
+            if not interrupted:
+                break
 
 
 def test_a_signal_handler_may_close_the_engine_that_is_closing(
