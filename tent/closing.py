@@ -48,17 +48,29 @@ def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool =
         if engine._closed:  # by another thread, or by this one: a signal handler has interrupted its close()
             return
         hurry = threading.Event()
-        steps = partial(_close, engine, limit_ms, hurry, exiting)
-        if exiting:
-            steps()
-        else:
-            _native.call_to_end(steps, hurry.set)
+        buffers: list[object] = []
+        steps = partial(_close, engine, limit_ms, hurry, exiting, buffers)
+        try:
+            if exiting or _interrupts(engine):
+                steps()
+            else:
+                _native.call_to_end(steps, hurry.set)
+        finally:
+            buffers.clear()  # here: a finalizer of the program may take a lock under which it closes the engine
     finally:
         engine._closing.release()
 
 
-def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool) -> None:
-    """Takes every step, then raises the first error. `hurry` ends the wait for transfers under way."""
+def _interrupts(engine: Handle) -> bool:
+    """Whether the caller, a signal handler or a finalizer, has interrupted the holder of a lock that the close takes.
+    Then no other thread can close."""
+    locks = (engine._hub.lock, loop._Worker._guard, engine._tail._lock)
+    return any(lock._is_owned() for lock in locks)  # type: ignore[attr-defined]  # as threading.Condition asks it
+
+
+def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool, buffers: list[object]) -> None:
+    """Takes every step, then raises the first error. `hurry` ends the wait for transfers under way; the program's
+    buffers come into `buffers` when nothing moves their bytes any more."""
     try:
         _open.remove(engine)  # one step for the interpreter: so one close goes on where a handler interrupts another
     except KeyError:
@@ -72,7 +84,7 @@ def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool)
         partial(_settle_all, engine),
         engine._hub.close,
         partial(_cut_off, engine),
-        partial(_finish, engine, library, int(1000 * EXIT_SECONDS) if exiting else limit_ms),
+        partial(_finish, engine, library, int(1000 * EXIT_SECONDS) if exiting else limit_ms, buffers),
         partial(_wake_streams, engine),
     ):
         try:
@@ -95,8 +107,8 @@ def _wake_streams(engine: Handle) -> None:
         stream._wake_all()
 
 
-def _finish(engine: Handle, library: Library, limit_ms: int) -> None:
-    """The last call into Go, and the end of the buffers that it gives back."""
+def _finish(engine: Handle, library: Library, limit_ms: int, buffers: list[object]) -> None:
+    """The last call into Go, and the end of the buffers that it gives back, which come into `buffers`."""
     bound_ms = min(limit_ms, int(1000 * _END_SECONDS))
     held = json.loads(_native.call(library.pybind_Close, engine._id, bound_ms, True)).get("held") or []
     memories = list(engine._memories.values())
@@ -108,6 +120,7 @@ def _finish(engine: Handle, library: Library, limit_ms: int) -> None:
         )
     else:
         for memory in memories:
+            buffers.append(memory.owner)
             memory.let_go()
     engine._tail.close()
 

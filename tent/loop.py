@@ -216,8 +216,8 @@ class _Worker:
             return
         if not ran.wait(_CALLBACKS_SECONDS):
             logger.warning("a callback of tent still runs %d s after the close of its engine", _CALLBACKS_SECONDS)
-        elif last:
-            self.thread.join()
+        elif last and not self._guard._is_owned():  # type: ignore[attr-defined]
+            self.thread.join()  # its end takes the guard, which a signal handler or a finalizer may have interrupted
 
     def listen(self, hub: Hub, wanted: bool) -> None:
         try:

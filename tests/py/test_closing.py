@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import weakref
@@ -147,6 +148,35 @@ def test_a_signal_handler_may_close_the_engine_that_is_closing(
     with under.handler(close), pytest.raises(SystemExit):
         under.engine.close()
     under.check_ended()
+
+
+CLOSE_UNDER_A_LOCK = """
+import threading
+import tent
+from tent import loop
+
+lock = threading.RLock()
+
+class Buffer(bytearray):
+    def __del__(self):
+        with lock:
+            print("given back")
+
+engine = tent.Engine({"log_level": "error"})
+engine.register(Buffer(4096), name="kv")
+with %s:
+    engine.close()
+print(engine.closed)
+"""
+
+
+@pytest.mark.parametrize("lock", ["engine._hub.lock", "loop._Worker._guard", "engine._tail._lock", "lock"])
+def test_a_close_returns_under_a_lock_that_its_thread_holds(lock: str) -> None:
+    """A signal handler or a finalizer closes so where it has interrupted the holder; the program does, by a lock of
+    its own."""
+    command = [sys.executable, "-c", CLOSE_UNDER_A_LOCK % lock]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("given back\nTrue\n", "")
 
 
 class Dropped:
