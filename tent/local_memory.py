@@ -52,7 +52,8 @@ class LocalMemory:
     def free(self, address: int) -> None:
         """Unmaps memory of allocate(), also when the engine has closed."""
         with self._ending(address, 0, allocated=True) as region:
-            if not self._engine._closed_meanwhile():
+            self._engine._closed_meanwhile()
+            if self._engine._library is not _native.CLOSED:  # also in a callback of a close that goes on
                 self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS)
             self._engine._tail.free(region)
 

@@ -54,10 +54,8 @@ class Tail:
 
     def free(self, region: int) -> None:
         """Unmaps the memory of a closed region, also of a closed engine."""
-        try:
-            _native.call(self._library.pybind_FreeMemory, self._id, region)
-        finally:
-            self.freed()
+        _native.call(self._library.pybind_FreeMemory, self._id, region)
+        self.freed()
 
     def close(self) -> None:
         """The engine has closed, and the views of its page are released."""

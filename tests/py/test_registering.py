@@ -229,3 +229,24 @@ def test_allocated_memory_can_be_freed_behind_close() -> None:
     assert not mapped(address)
     with pytest.raises(tent.AddressNotRegisteredError):
         te.free_local_memory(address)
+
+
+def test_a_callback_frees_memory_while_the_engine_closes() -> None:
+    with tent.Engine() as peer, peer.allocate(4096, name="kv"):
+        te = tent.TransferEngine(allow_faults=True, faults="op=WRITE blackhole")
+        own, other = te.allocate_local_memory(1 << 20), te.allocate_local_memory(1 << 20)
+        transfer = te.engine.write((own, 64), te.engine.open(peer.address)["kv"][0:64])
+        failures: list[BaseException | None] = []
+
+        def free(_: object) -> None:
+            try:
+                te.free_local_memory(own)
+                failures.append(None)
+            except BaseException as error:
+                failures.append(error)
+
+        transfer.add_done_callback(free)
+        te.engine.close(timeout=0)
+    assert failures == [None] and not mapped(own)
+    te.free_local_memory(other)
+    assert not mapped(other)
