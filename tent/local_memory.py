@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _native
-from .errors import AddressNotRegisteredError, TentError
+from .errors import AddressNotRegisteredError, InvalidArgumentError, TentError
 from .memory import not_back
 from .quantities import text_of
 
@@ -98,8 +98,13 @@ class LocalMemory:
 
     @contextmanager
     def _alone(self, key: Range) -> Iterator[None]:
-        """Keeps other threads away from a range. A signal handler may raise at any place."""
+        """Keeps other threads away from a range. A signal handler may raise at any place, and call for the range."""
         me = threading.get_ident()
+        if self._taken.get(key) == me:
+            raise InvalidArgumentError(
+                f"this thread registers or ends the memory at {key[0]:#x} already",
+                hint="a signal handler or a finalizer has interrupted it: do it behind that call",
+            )
         try:
             with self._change:
                 while key in self._taken:

@@ -194,6 +194,27 @@ def test_a_range_that_threads_register_at_once_is_one_region(size: int) -> None:
                 te.unregister_local_memory(key[0], size)
 
 
+def test_a_handler_that_takes_a_range_back_inside_the_same_call_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(4096, 5)
+    address = buffers.address_of(memory.view)
+    call_long, told = tent.Engine._call_long, []
+
+    def interrupted(engine: tent.Engine, *arguments: Any) -> Any:
+        for _ in range(2):
+            with pytest.raises(tent.InvalidArgumentError, match="this thread registers or ends the memory") as error:
+                te.unregister_local_memory(address)
+            told.append(error)
+        return call_long(engine, *arguments)
+
+    with tent.TransferEngine() as te:
+        te.register_local_memory(address, memory.size)
+        before = regions(te.engine)
+        with monkeypatch.context() as patch:
+            patch.setattr(tent.Engine, "_call_long", interrupted)
+            te.unregister_local_memory(address)
+        assert len(told) == 2 and regions(te.engine) == before - 1
+
+
 def test_a_list_with_a_range_that_is_unknown_unregisters_none() -> None:
     memories = [Memory(4096, seed) for seed in range(3)]
     known, second, unknown = (buffers.address_of(memory.view) for memory in memories)
