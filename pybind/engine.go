@@ -16,7 +16,8 @@ import (
 
 // Open starts an engine with the settings of environment, arguments and keywords, and returns its number. Arguments and
 // keywords are JSON text, "" for none; later ones win, key by key. environment is a JSON object of the variables that
-// the program has now, "" for none: os.Getenv knows those of its start alone.
+// the program has now, "" for none: os.Getenv knows those of its start alone. Their values are in base64, since a path
+// need not be UTF-8.
 func Open(environment string, arguments string, keywords string, name string) (id int64, err error) {
 	defer guard(&err)
 	env, err := environmentOf(environment)
@@ -53,13 +54,17 @@ func Open(environment string, arguments string, keywords string, name string) (i
 	return add(e, faults), nil
 }
 
-// environmentOf reads variables, a JSON object.
+// environmentOf reads the variables of Open.
 func environmentOf(text string) (func(string) string, error) {
-	var variables map[string]string
+	var values map[string][]byte
 	if text != "" {
-		if err := json.Unmarshal([]byte(text), &variables); err != nil {
+		if err := json.Unmarshal([]byte(text), &values); err != nil {
 			return nil, errs.Wrap(errs.InvalidArgument, "environment", err)
 		}
+	}
+	variables := make(map[string]string, len(values))
+	for name, value := range values {
+		variables[name] = string(value)
 	}
 	return engine.EnvironmentOf(variables), nil
 }

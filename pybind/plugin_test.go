@@ -36,7 +36,7 @@ func TestPlugInsAreOpenedAndFound(t *testing.T) {
 	_, err = Forget(id)
 	require.NoError(t, err)
 
-	environment, err := json.Marshal(map[string]string{"TENT_CONF": string(settings)})
+	environment, err := json.Marshal(map[string][]byte{"TENT_CONF": settings})
 	require.NoError(t, err)
 	text, err = Doctor(string(environment))
 	require.NoError(t, err)

@@ -196,7 +196,8 @@ class Library(Protocol):
     def pybind_Open(self, environment: str, arguments: str, keywords: str, name: str, /) -> int:
         """Open starts an engine with the settings of environment, arguments and keywords, and returns its number.
         Arguments and keywords are JSON text, "" for none; later ones win, key by key. environment is a JSON object of
-        the variables that the program has now, "" for none: os.Getenv knows those of its start alone."""
+        the variables that the program has now, "" for none: os.Getenv knows those of its start alone. Their values are
+        in base64, since a path need not be UTF-8."""
 
     def pybind_OpenBlob(self, engine: int, address: int, size: int, /) -> int:
         """OpenBlob opens a blob that Export of a peer has made."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+VARIABLES = ("TENT_FAULTS", "MC_TENT_CONF", "TENT_CONF")  # those of gocore/config
 WAIT_SLICE_MS = 50  # the longest stay in Go while a Ctrl-C may be waiting
 LOOKS_PER_CRANK = 128  # polls of the shared page between two entries into the engine, which cost some 2 us
 
@@ -95,10 +96,14 @@ def load() -> Library:
 
 
 def environment() -> str:
-    """The variables of tent as the program has them now, in JSON: Go knows those of the program's start alone."""
+    """The variables of tent as the program has them now, in JSON: Go knows those of the program's start alone. Their
+    values are in base64, since a path need not be UTF-8."""
+    import base64
     import json
 
-    return json.dumps({name: text for name, text in os.environ.items() if name.startswith(("TENT_", "MC_TENT_"))})
+    # By their names: another thread may change the environment, which no reader of it all survives.
+    found = {name: os.environb.get(name.encode()) for name in VARIABLES}
+    return json.dumps({name: base64.b64encode(value).decode() for name, value in found.items() if value is not None})
 
 
 def cut_off_in_child(thing: Survivor) -> None:

@@ -114,13 +114,13 @@ func tent_set_config(key, value *C.char) {
 	})
 }
 
-// environment is the JSON object of our variables, as the program has them now.
+// environment is pybind.Open's: our variables, as the program has them now.
 func environment() string {
-	found := map[string]string{}
+	found := map[string][]byte{} // in JSON a string of any bytes would not stay as it is
 	for _, name := range config.Variables() {
 		key := C.CString(name)
 		if value := C.getenv(key); value != nil {
-			found[name] = C.GoString(value)
+			found[name] = []byte(C.GoString(value))
 		}
 		C.free(unsafe.Pointer(key))
 	}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +64,26 @@ def test_settings_come_from_the_environment_as_it_is_now(monkeypatch: pytest.Mon
     monkeypatch.delenv(variable)
     with tent.Engine() as engine:
         assert engine.config["log_level"].origin.startswith("default")
+
+
+@pytest.mark.parametrize("variable", ["TENT_CONF", "MC_TENT_CONF"])
+def test_a_path_in_the_environment_may_have_any_bytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
+) -> None:
+    path = os.fsencode(tmp_path) + b"/caf\xe9.json"
+    Path(os.fsdecode(path)).write_text('{"log_level": "error"}')
+    monkeypatch.setitem(os.environb, variable.encode(), path)
+    with tent.Engine() as engine:
+        assert engine.config["log_level"].value == "error"
+
+
+def test_other_threads_may_change_the_environment_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(_: object) -> Iterator[str]:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(type(os.environ), "__iter__", changed)
+    with tent.Engine() as engine:
+        assert engine.address
 
 
 def test_faults_come_from_the_environment_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
