@@ -87,9 +87,13 @@ def test_ranges_that_are_not_back_in_time_stay_registered(
         )
         one.transfer(handle)
         assert ended(one, handle) == "ERR"
-    two.deregister_memory(descs)
+    backend = next(iter(two.backends))
+    assert two.query_memory(ranges, backend, "DRAM") == [{}, None, None]
+    two.deregister_memory(two.register_memory(ranges[1:], "DRAM"))
     with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
         two.deregister_memory(descs)
+    two.deregister_memory(two.get_reg_descs(ranges[:1], "DRAM"))
+    assert two.query_memory(ranges, backend, "DRAM") == [None, None, None]
     memory.check()
 
 

@@ -68,7 +68,7 @@ class Memory:
     def deregister(self, descs: nixlRegDList) -> None:
         """Ends the access of peers to the ranges of a list, all or none; none of them is touched when it returns. The
         descriptors of files are the caller's, and stay open. After an error, as of a peer that is still inside, the
-        list is still to be deregistered."""
+        ranges that are late are still to be deregistered, and no other ones: facts() has them."""
         kind = descs.getType()
         if kind == FILE_SEG:
             self._files.close([device for _, _, device, _ in descs])
@@ -90,7 +90,7 @@ class Memory:
             if late := close_all(region for _, region in leaving):
                 raise translated(late)
         except BaseException:
-            self._hold(leaving[::-1])
+            self._hold([(key, region) for key, region in leaving[::-1] if not region.closed])
             raise
 
     def _held(self, key: _Key) -> list[Region]:
