@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import sys
 import threading
 import time
@@ -64,8 +65,12 @@ def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool =
 def _interrupts(engine: Handle) -> bool:
     """Whether the caller, a signal handler or a finalizer, has interrupted the holder of a lock that the close takes.
     Then no other thread can close."""
-    locks = (engine._hub.lock, loop._Worker._guard, engine._tail._lock)
-    return any(lock._is_owned() for lock in locks)  # type: ignore[attr-defined]  # as threading.Condition asks it
+    locks: list[Any] = [engine._hub.lock, loop._Worker._guard, engine._tail._lock]
+    logger: logging.Logger | None = loop.logger
+    while logger is not None:  # the steps hand log records to these
+        locks += [handler.lock for handler in logger.handlers]
+        logger = logger.parent
+    return any(getattr(lock, "_is_owned", bool)() for lock in locks)  # as threading.Condition asks it
 
 
 def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool, buffers: list[object]) -> None:

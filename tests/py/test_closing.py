@@ -151,18 +151,22 @@ def test_a_signal_handler_may_close_the_engine_that_is_closing(
 
 
 CLOSE_UNDER_A_LOCK = """
+import io
+import logging
 import threading
 import tent
 from tent import loop
 
 lock = threading.RLock()
+handler = logging.StreamHandler(io.StringIO())
+logging.basicConfig(level=logging.DEBUG, handlers=[handler])
 
 class Buffer(bytearray):
     def __del__(self):
         with lock:
             print("given back")
 
-engine = tent.Engine({"log_level": "error"})
+engine = tent.Engine({"log_level": "debug"})
 engine.register(Buffer(4096), name="kv")
 with %s:
     engine.close()
@@ -170,7 +174,9 @@ print(engine.closed)
 """
 
 
-@pytest.mark.parametrize("lock", ["engine._hub.lock", "loop._Worker._guard", "engine._tail._lock", "lock"])
+@pytest.mark.parametrize(
+    "lock", ["engine._hub.lock", "loop._Worker._guard", "engine._tail._lock", "handler.lock", "lock"]
+)
 def test_a_close_returns_under_a_lock_that_its_thread_holds(lock: str) -> None:
     """A signal handler or a finalizer closes so where it has interrupted the holder; the program does, by a lock of
     its own."""
