@@ -178,7 +178,7 @@ func (e *Engine) dismissAll(ctx context.Context, lost []suspect) {
 		if s.kept {
 			epoch = transport.ForGood
 			e.visitors.dropAsSeen(s.visitor)
-		} // else the next look finds what a call under way has opened
+		} // the others stay listed: a call under way may have opened something, which the next look ends
 		if err := e.endAccess(ending, s.peer, epoch, cause); err != nil {
 			e.log.Error("a peer that is not admitted any more may still touch memory", "peer", s.peer.Address,
 				"err", err)
