@@ -94,13 +94,16 @@ func (i *instance) do(call func()) {
 	<-done
 }
 
-// openTries bounds the ports that others take just before us.
-const openTries = 64
+const (
+	openTries = 64 // bounds the ports that others take just before us
+	freeTries = 4  // and of those, the ports that nobody has afterwards: others had looked at them, as we do
+)
 
 // openLocked makes an engine at the next free port. The processes of a host begin at once, and HIXL takes a port by its
 // number, so another one may come between: then the next port is tried. The caller holds gate for writing.
 func (i *instance) openLocked() error {
 	i.life++
+	unexplained := 0
 	for range openTries {
 		name, next, err := free(i.at, i.port)
 		if err != nil {
@@ -112,7 +115,9 @@ func (i *instance) openLocked() error {
 			return nil
 		}
 		if still, _, err := free(i.at, next-1); err == nil && still == name {
-			break // nobody has it, so that was not the cause
+			if unexplained++; unexplained == freeTries {
+				break
+			}
 		}
 	}
 	return i.failed
