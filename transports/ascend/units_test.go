@@ -86,6 +86,20 @@ func TestEnginesThatBeginAtOnceFindPorts(t *testing.T) {
 	})
 }
 
+// Another engine may listen at our port for the moment in which it looks whether that is free.
+func TestAPortAtWhichOthersLookIsNoFault(t *testing.T) {
+	fake.RunLinked(t, nil, nil, func(t *testing.T, npu *fake.Loaded, h *fake.Linked) {
+		harness := suite(onNPU(npu), onNPU(npu), h)
+		open := harness.Open
+		harness.Open = func(t *testing.T, c transporttest.Config) transport.Transport {
+			h.Inject("Initialize", 1, 503900)
+			return open(t, c)
+		}
+		transporttest.NewWorld(t, harness).Open("a")
+		require.EqualValues(t, 1, h.Stats().Engines)
+	})
+}
+
 // A thread that does not get the context of the device is an error of Open, which leaves nothing behind.
 func TestAThreadWithoutTheDeviceIsAnError(t *testing.T) {
 	for _, nth := range []int{2, threads, threads + 1} { // some thread, the last of them, the carrier
