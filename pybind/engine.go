@@ -235,13 +235,14 @@ func OpenSegment(id int64, target, identities string, another, wait bool, timeou
 	})
 }
 
-// OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8 durable.
+// OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8 durable,
+// 16 cached.
 func OpenFile(id int64, path string, flags int64, size uint64, timeoutMs int64) (int64, error) {
 	return on(id, func(e *engine.Engine) (int64, error) {
 		ctx, cancel := limited(timeoutMs)
 		defer cancel()
 		s, err := e.OpenFile(ctx, path, engine.FileOptions{Create: flags&1 != 0, Truncate: flags&2 != 0,
-			ReadOnly:   flags&4 != 0,
+			ReadOnly: flags&4 != 0, Cached: flags&16 != 0,
 			Durability: request.Durability(flags >> 3 & 1), Size: size})
 		return int64(s), err
 	})

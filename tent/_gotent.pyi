@@ -204,7 +204,7 @@ class Library(Protocol):
 
     def pybind_OpenFile(self, engine: int, path: str, flags: int, size: int, timeout_ms: int, /) -> int:
         """OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8
-        durable."""
+        durable, 16 cached."""
 
     def pybind_OpenLease(self, engine: int, of: int, token: str, timeout_ms: int, /) -> str:
         """OpenLease opens the lease of a segment's peer that a token names as a segment of its own. It returns in JSON

@@ -28,9 +28,9 @@ class Addresses(Grid):
     __slots__ = ()
 
     def __init__(
-        self, engine: Handle, segment: int, ranges: Any, lengths: Integers | int | str | None, keep: Any
+        self, engine: Handle, segment: int, ranges: Any, lengths: Integers | int | str | None, keep: Any, asks: bool
     ) -> None:
-        """For tent only; segment -1 is own memory."""
+        """For tent only; segment -1 is own memory. `asks`: the segment is of a peer, which may be asked."""
         self._closed = True
         self._engine = engine
         self._keep = keep
@@ -40,7 +40,8 @@ class Addresses(Grid):
         self.page_bytes = 0
         self.n_regions = 0
         words = array("Q", (*at.words(), *sizes.words()))
-        self._id = int(engine._call_long(engine._library.pybind_Addresses, segment, at.n, words.buffer_info()[0]))
+        call = engine._call_long if asks else engine._call
+        self._id = int(call(engine._library.pybind_Addresses, segment, at.n, words.buffer_info()[0]))
         self._closed = False
         self.n_pages = at.n
 

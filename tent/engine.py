@@ -261,7 +261,7 @@ class Engine(Moves, Admission):
         alone with `lengths`, one for all or one each. Posting 16,384 of them takes less than a millisecond.
         """
         self._check_open()
-        return Addresses(self, -1, ranges, lengths, self)
+        return Addresses(self, -1, ranges, lengths, self, asks=False)
 
     # Peers
 
@@ -276,6 +276,7 @@ class Engine(Moves, Admission):
         size: int | str | None = None,
         truncate: bool = False,
         readonly: bool = False,
+        cached: bool = False,
         durability: str | None = None,
     ) -> Segment:
         """Opens a peer or a file.
@@ -296,12 +297,13 @@ class Engine(Moves, Admission):
         anybody else is refused as PEER_NOT_ADMITTED. With `wait` a peer, a name and a region have `timeout` to come up;
         without it an absent one is an error at once. The other keywords are for files: `create` makes an absent one,
         with mode 0600, and grows it to `size` bytes; only `truncate` ever makes one smaller; `readonly` refuses to
-        write; durability="data" is that of every transfer that writes there.
+        write; `cached` goes through the page cache, for bytes that are soon needed again; durability="data" is that of
+        every transfer that writes there.
         """
         self._check_open()
         if isinstance(target, str) and target.startswith(("/", "./", "../", "~")):
             raise InvalidArgumentError(f"{target!r} is no address", hint="a file is file:///path or a pathlib.Path")
-        options = files.Options(create, size, truncate, readonly, durability)
+        options = files.Options(create, size, truncate, readonly, cached, durability)
         path = files.path_of(target)
         if (identity is not None or wait) and (path is not None or not isinstance(target, str)):
             given = "identity=" if identity is not None else "wait="
@@ -356,6 +358,7 @@ class Engine(Moves, Admission):
         size: int | str | None = None,
         truncate: bool = False,
         readonly: bool = False,
+        cached: bool = False,
         durability: str | None = None,
     ) -> Segment:
         """Opens as open() does, with the same keywords, without blocking the event loop.
@@ -366,8 +369,9 @@ class Engine(Moves, Admission):
         """
         from . import aio
 
-        how = partial(self.open, timeout=timeout, create=create, size=size, truncate=truncate, readonly=readonly)
-        return await aio.in_thread(partial(how, target, identity=identity, wait=wait, durability=durability))
+        how = partial(self.open, target, timeout=timeout, identity=identity, wait=wait)
+        file = {"create": create, "size": size, "truncate": truncate, "readonly": readonly, "cached": cached}
+        return await aio.in_thread(partial(how, **file, durability=durability))
 
     def export(self, regions: Iterable[Region | str] | None = None) -> bytes:
         """Returns a blob for a handshake of your own; open() takes it in another process.

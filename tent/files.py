@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SCHEME = "file://"
 
-_CREATE, _TRUNCATE, _READONLY, _DURABLE = 1, 2, 4, 8  # flags of pybind_OpenFile
+_CREATE, _TRUNCATE, _READONLY, _DURABLE, _CACHED = 1, 2, 4, 8, 16  # flags of pybind_OpenFile
 
 
 def path_of(target: Any) -> str | None:
@@ -46,14 +46,15 @@ class Options:
 
     __slots__ = ("flags", "given", "size")
 
-    def __init__(self, create: Any, size: Any, truncate: Any, readonly: Any, durability: Any) -> None:
-        flags = {"create": create, "truncate": truncate, "readonly": readonly}
+    def __init__(self, create: Any, size: Any, truncate: Any, readonly: Any, cached: Any, durability: Any) -> None:
+        flags = {"create": create, "truncate": truncate, "readonly": readonly, "cached": cached}
         for name, value in flags.items():
             if not isinstance(value, bool):
                 raise InvalidArgumentError(f"{name} is {value!r}: it must be True or False")
         self.size = 0 if size is None else bytes_of(size, "size")
         synced = durable(durability)
-        self.flags = create * _CREATE | truncate * _TRUNCATE | readonly * _READONLY | synced * _DURABLE
+        self.flags = create * _CREATE | truncate * _TRUNCATE | readonly * _READONLY | cached * _CACHED
+        self.flags |= synced * _DURABLE
         named = flags | {"size": self.size, "durability": durability}
         self.given = [name for name, value in named.items() if value]
 

@@ -245,7 +245,7 @@ class Segment:
         """Prepares ranges of this peer by plain address, each inside one region that it offers; see Engine.addresses().
         In a segment of one region or of a file addresses count from 0. A peer that was opened by a blob is asked."""
         self._check_open()
-        return Addresses(self._engine, self._handle, ranges, lengths, self)
+        return Addresses(self._engine, self._handle, ranges, lengths, self, asks=self.path is None)
 
     def connect(self, timeout: float | str = 10) -> None:
         """Makes ready for the first transfer, and returns when a rail to the peer is up. Without it a segment that was

@@ -123,12 +123,13 @@ class TransferEngine:
         size: int | str | None = None,
         truncate: bool = False,
         readonly: bool = False,
+        cached: bool = False,
         durability: str | None = None,
     ) -> int:
         """The handle of "host:port" (offsets are addresses), "host:port/region" (offsets count from 0) or "file:///path"
         (offsets are those of the file); "" is this engine, LOCAL_SEGMENT_ID. The keywords are those of Engine.open();
         without any, a file that may not be written is opened for reading."""
-        options = files.Options(create, size, truncate, readonly, durability)
+        options = files.Options(create, size, truncate, readonly, cached, durability)
         path = files.path_of(name)
         wanted = identities("identity", identity)
         if path is None:

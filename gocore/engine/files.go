@@ -27,6 +27,7 @@ type FileOptions struct {
 	Create     bool               // make it if it is absent, with mode 0600, and grow it to Size; never truncate it
 	Truncate   bool               // empty it first
 	ReadOnly   bool               // refuse to write, and need no permission for it
+	Cached     bool               // go through the page cache, also where the file system takes O_DIRECT
 	Durability request.Durability // of every transfer that writes to it
 	Size       uint64             // bytes; 0 leaves it as it is; needs Create
 }
@@ -60,7 +61,7 @@ func (e *Engine) OpenFile(ctx context.Context, name string, o FileOptions) (Segm
 		return 0, err
 	}
 	made, failure := filer.OpenFile(ctx, transport.FileSpec{Path: name, Create: o.Create, Truncate: o.Truncate,
-		ReadOnly: o.ReadOnly, Size: o.Size})
+		ReadOnly: o.ReadOnly, Cached: o.Cached, Size: o.Size})
 	if failure != nil {
 		return 0, failure
 	}

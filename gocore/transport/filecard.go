@@ -13,6 +13,7 @@ type FileSpec struct {
 	Create   bool   // make it if it is absent, mode 0600, and grow it to Size
 	Truncate bool
 	ReadOnly bool
+	Cached   bool   // through the page cache, also where the file system takes O_DIRECT
 	Size     uint64 // 0: as it is
 }
 
@@ -25,15 +26,18 @@ type FileCard struct {
 	Inode    uint64
 	Size     uint64 // bytes
 	ReadOnly bool   // how it was opened
+	Cached   bool   // likewise
 }
 
 // The encoding of a card:
 //
-//	0 version  1 read-only  2 crc32 of the rest  6 device  14 inode  22 size  30 path
+//	0 version  1 flags: 1 read-only, 2 cached  2 crc32 of the rest  6 device  14 inode  22 size  30 path
 const (
 	cardVersion = 1
 	cardHead    = 30
 	FilePathMax = 4096 // bytes of a path
+
+	cardReadOnly, cardCached = 1, 2
 )
 
 // Encode returns the card as the descriptor of the file's region.
@@ -41,7 +45,10 @@ func (c *FileCard) Encode() Descriptor {
 	d := make(Descriptor, cardHead, cardHead+len(c.Path))
 	d[0] = cardVersion
 	if c.ReadOnly {
-		d[1] = 1
+		d[1] |= cardReadOnly
+	}
+	if c.Cached {
+		d[1] |= cardCached
 	}
 	binary.LittleEndian.PutUint64(d[6:], c.Device)
 	binary.LittleEndian.PutUint64(d[14:], c.Inode)
@@ -59,9 +66,11 @@ func DecodeFileCard(d Descriptor) (*FileCard, *errs.Error) {
 	case d[0] != cardVersion:
 		return nil, errs.New(errs.InvalidArgument, "file.import", "descriptor of version %d, this build reads %d", d[0],
 			cardVersion)
-	case d[1] > 1 || binary.LittleEndian.Uint32(d[2:]) != crc32.ChecksumIEEE(d[6:])^uint32(d[1]) || d[cardHead] != '/':
+	case d[1] > cardReadOnly|cardCached || d[cardHead] != '/',
+		binary.LittleEndian.Uint32(d[2:]) != crc32.ChecksumIEEE(d[6:])^uint32(d[1]):
 		return nil, errs.New(errs.InvalidArgument, "file.import", "the descriptor is damaged")
 	}
 	return &FileCard{Path: string(d[cardHead:]), Device: binary.LittleEndian.Uint64(d[6:]),
-		Inode: binary.LittleEndian.Uint64(d[14:]), Size: binary.LittleEndian.Uint64(d[22:]), ReadOnly: d[1] == 1}, nil
+		Inode: binary.LittleEndian.Uint64(d[14:]), Size: binary.LittleEndian.Uint64(d[22:]),
+		ReadOnly: d[1]&cardReadOnly != 0, Cached: d[1]&cardCached != 0}, nil
 }

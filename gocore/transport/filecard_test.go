@@ -10,7 +10,8 @@ import (
 )
 
 var cards = []FileCard{{Path: "/"}, {Path: "/weights/layer-00.bin", Device: 1<<63 + 5, Inode: 77, Size: 1 << 40},
-	{Path: "/" + strings.Repeat("a", FilePathMax-1), Size: 1, ReadOnly: true}}
+	{Path: "/" + strings.Repeat("a", FilePathMax-1), Size: 1, ReadOnly: true},
+	{Path: "/cached", Cached: true}, {Path: "/both", ReadOnly: true, Cached: true}}
 
 func TestACardComesBackAsItWas(t *testing.T) {
 	for _, card := range cards {

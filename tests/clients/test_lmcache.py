@@ -1,15 +1,19 @@
-"""LMCache's own benchmark of its peer-to-peer channel, in two processes that verify each byte.
+"""LMCache's own benchmark of its peer-to-peer channel, in two processes that verify each byte, and its storage by NIXL.
 
-It runs over tent's channel, with tent in the place of the engines, and over the engines, so that a difference is ours.
+The benchmark runs over tent's channel, with tent in the place of the engines, and over the engines, so that a
+difference is ours.
 It needs LMCache, nixl and mooncake-transfer-engine-non-cuda; `make test-clients` has them.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from channel import CHANNELS, rate
+from channel import CHANNELS, rate, why_missing
 from counters import Counters
 from ports import free_ports
 
@@ -45,3 +49,16 @@ def test_a_rail_that_is_cut_costs_no_read(name: str) -> None:
     assert seen.most["tent_faults_injected_total"] > 0, "the rail was not cut"
     assert seen.most["tent_reroutes_total"] > 0
     assert seen.most["tent_read_failures_total"] == 0
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+@pytest.mark.parametrize("stands_for", [["-m", "tent", "run", "--as", "nixl", "--", sys.executable], []])
+def test_pages_come_back_from_the_files_of_its_storage(mode: str, stands_for: list[str]) -> None:
+    """Also over NIXL itself, so that a difference is ours."""
+    if not stands_for and (missing := why_missing("nixl._api")):
+        pytest.skip(f"the real nixl cannot be imported here: {missing}")
+    command = [sys.executable, *stands_for, str(Path(__file__).with_name("storage.py")), mode]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.stdout.splitlines()[-1:] == ["24 of 24 pages"], done.stdout[-3000:] + done.stderr[-3000:]
+    assert ("stands for nixl" in done.stderr) == bool(stands_for)

@@ -306,6 +306,21 @@ def test_the_integer_level(folder: Path) -> None:
         bytes_of.release()
 
 
+def test_a_file_may_be_opened_for_the_page_cache(engine: tent.Engine, folder: Path) -> None:
+    path = folder / "f"
+    with engine.allocate(8192) as local, engine.open(path, create=True, size=8192, cached=True) as file:
+        routes = engine.explain(local, file)["routes"]
+        assert routes[0]["transport"] == "buf-io" and "cached=True" not in routes[0]["detail"]
+        local.view[:] = bytes(range(256)) * 32
+        written = engine.write(local, file)
+        assert written.result(timeout=30) == 8192 and written.transports == ("buf-io",)
+        local.view[:] = bytes(8192)
+        assert engine.read(local, file).result(timeout=30) == 8192
+        assert bytes(local.view) == path.read_bytes() == bytes(range(256)) * 32
+    with pytest.raises(tent.InvalidArgumentError, match="cached= is for files"):
+        engine.open(engine.address, cached=True)
+
+
 def test_explain_and_metrics_know_files(engine: tent.Engine, folder: Path) -> None:
     with engine.register(bytearray(65536)) as local, engine.open(folder / "f", create=True, size=65536) as file:
         said = engine.explain(local, file)

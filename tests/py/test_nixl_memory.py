@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 np = pytest.importorskip("numpy")
 
-from nixl_agents import BLOCK, Agents, address, blocks, ended  # noqa: E402
+from nixl_agents import BLOCK, Agents, address, ended  # noqa: E402
 
 import tent  # noqa: E402
 from tent.compat import nixl  # noqa: E402
@@ -95,47 +93,6 @@ def test_ranges_that_are_not_back_in_time_stay_registered(
     two.deregister_memory(two.get_reg_descs(ranges[:1], "DRAM"))
     assert two.query_memory(ranges, backend, "DRAM") == [None, None, None]
     memory.check()
-
-
-def test_a_descriptor_that_is_used_again_means_its_new_file(agents: Agents, seed: int, tmp_path: Path) -> None:
-    agent, memory = agents("a", backends=["POSIX"]), Memory(2 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
-    here = agent.prep_xfer_dlist("", blocks(memory, 2), "DRAM")
-    paths = [tmp_path / name for name in "ab"]
-    number = -1
-    for block, path in enumerate(paths):
-        path.write_bytes(bytes(BLOCK))
-        with open(path, "r+b") as file:
-            assert number in (-1, file.fileno()), "the kernel gives the lowest number that is free"
-            number = file.fileno()
-            listed = agent.register_memory([(0, BLOCK, number, str(path))], "FILE")
-            there = agent.prep_xfer_dlist("a", [(0, BLOCK, number)], "FILE")
-            handle = agent.make_prepped_xfer("WRITE", here, [block], there, [0])
-            agent.transfer(handle)
-            assert ended(agent, handle) == "DONE"
-            if block == 0:
-                continue  # the first one is closed without a word
-            agent.deregister_memory(listed)
-            with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
-                agent.prep_xfer_dlist("a", [(0, BLOCK, number)], "FILE")
-            with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
-                agent.deregister_memory(listed)
-    for block, path in enumerate(paths):
-        assert path.read_bytes() == memory.expected[block * BLOCK : (block + 1) * BLOCK], path.name
-    memory.check()
-
-
-def test_a_file_without_a_path_is_refused(agents: Agents, tmp_path: Path) -> None:
-    agent = agents("a", backends=["POSIX"])
-    path = tmp_path / "gone"
-    path.write_bytes(bytes(BLOCK))
-    with open(path, "r+b") as file:
-        path.unlink()
-        with pytest.raises(nixl.nixlInvalidParamError, match="FILE descriptor"):
-            agent.register_memory([(0, BLOCK, file.fileno(), "")], "FILE")
-    with pytest.raises(nixl.nixlInvalidParamError, match="FILE descriptor"):
-        agent.register_memory([(0, BLOCK, 1 << 20, "")], "FILE")
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_range_without_bytes_is_registered_and_holds_nothing(agents: Agents, seed: int) -> None:

@@ -77,6 +77,10 @@ func (f *file) look(fd int, direct bool) {
 	if f.fuse = fs.Type == magicFuse; !direct {
 		return
 	}
+	if f.Cached {
+		f.refuse("it was opened with cached=True")
+		return
+	}
 	var st unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
 	switch {

@@ -34,7 +34,7 @@ func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport
 		return transport.FileCard{}, err
 	}
 	defer unix.Close(fd)
-	c := &card{transport.FileCard{ReadOnly: spec.ReadOnly, Path: spec.Path}}
+	c := &card{transport.FileCard{ReadOnly: spec.ReadOnly, Cached: spec.Cached, Path: spec.Path}}
 	if c.Path, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
 		c.Path = filepath.Clean(spec.Path)
 	}

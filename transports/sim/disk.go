@@ -184,8 +184,8 @@ func (t *Transport) OpenFile(_ context.Context, spec transport.FileSpec) (transp
 	if spec.Create && spec.Size > uint64(len(f.bytes)) {
 		f.resize(int(spec.Size))
 	}
-	return transport.FileCard{Path: spec.Path, Inode: f.inode, Size: uint64(len(f.bytes)), ReadOnly: spec.ReadOnly},
-		nil
+	return transport.FileCard{Path: spec.Path, Inode: f.inode, Size: uint64(len(f.bytes)), ReadOnly: spec.ReadOnly,
+		Cached: spec.Cached}, nil
 }
 
 // Protect lets nobody open a file for writing from now on.

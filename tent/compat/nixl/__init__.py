@@ -6,6 +6,7 @@ raises nixlNotSupportedError with its name. Metadata and notifications are tent'
 
 from __future__ import annotations
 
+from . import bindings as nixlBind
 from . import errors
 from .agent import nixl_agent
 from .backends import nixl_backend_handle
@@ -17,6 +18,7 @@ from .handles import nixl_prepped_dlist_handle, nixl_xfer_handle, nixlXferTeleme
 __all__ = [
     "DEFAULT_COMM_PORT",
     "NIXL_INIT_AGENT",
+    "nixlBind",
     "nixlRegDList",
     "nixlRemoteDList",
     "nixlXferDList",

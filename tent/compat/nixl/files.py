@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import threading
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .errors import nixlInvalidParamError, nixlNotFoundError
 
 if TYPE_CHECKING:
+    from ...addresses import Addresses
     from ...engine import Engine
-    from ...segment import Segment
 
 _Identity = tuple[int, int]  # of a file: its file system and its inode
 
@@ -20,12 +23,53 @@ _Identity = tuple[int, int]  # of a file: its file system and its inode
 class _File:
     """A registered file. The identity counts, because a descriptor's number is used again after its file is closed."""
 
-    __slots__ = ("identity", "n", "segment")
+    __slots__ = ("_fd", "_identity", "_modes", "n", "segment")
 
-    def __init__(self, segment: Segment, identity: _Identity) -> None:
-        self.segment = segment
-        self.identity = identity
+    def __init__(self, engine: Engine, fd: int) -> None:
         self.n = 0  # registrations
+        self._fd = fd
+        path, self._identity = _path(fd)
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        # As upstream, the descriptor decides about the page cache.
+        self._modes: dict[str, Any] = {
+            "readonly": flags & os.O_ACCMODE == os.O_RDONLY,
+            "cached": not flags & os.O_DIRECT,
+        }
+        self.segment = engine.open(f"file://{path}", **self._modes)
+
+    def is_of(self, fd: int) -> bool:
+        """Whether the descriptor is still, or again, of this file."""
+        return _path(fd)[1] == self._identity
+
+    def reach(self, engine: Engine, end: int, grows: bool) -> None:
+        """Makes the segment as long as its file is by now, and before that the file, if it `grows`, of `end` bytes."""
+        if end <= self.segment.size:
+            return
+        path, identity = _path(self._fd)
+        if identity != self._identity:
+            raise nixlInvalidParamError(f"the descriptor {self._fd} was closed, and is that of {path} now")
+        grown: dict[str, Any] = {"create": True, "size": end} if grows and not self._modes["readonly"] else {}
+        before, self.segment = self.segment, engine.open(f"file://{path}", **self._modes, **grown)
+        before.close()  # moves that are under way go on
+
+
+class FileRanges:
+    """Ranges of registered files, of one or of many. As upstream, one without bytes has its index, and nothing of it
+    moves. Each transfer looks its own ranges up, since a WRITE makes a file longer."""
+
+    __slots__ = ("files", "n", "places", "rows")
+
+    def __init__(self, files: dict[int, _File], rows: Any) -> None:
+        """For Files only. `files` are those of the rows, by their descriptors."""
+        self.files = files
+        self.rows = rows
+        self.n = len(rows)
+        full = rows[:, 1] > 0
+        # As in moves.Ranges: where each range is, -1 for one without bytes; None where every one has some.
+        self.places = None if full.all() else np.where(full, np.arange(len(rows)), -1)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class Files:
@@ -49,34 +93,61 @@ class Files:
             raise
 
     def _open(self, fd: int) -> None:
-        path, identity = _path(fd)
         with self._lock:
             file = self._files.get(fd)
-            if file is None or file.identity != identity:
+            if file is None or not file.is_of(fd):
+                made = _File(self._engine, fd)
                 if file is not None:
-                    file.segment.close()
-                file = self._files[fd] = _File(self._engine.open(f"file://{path}"), identity)
+                    self._forget(fd, file)
+                file = self._files[fd] = made
             file.n += 1
+
+    def _forget(self, fd: int, file: _File) -> None:
+        file.n = 0
+        del self._files[fd]
+        file.segment.close()
 
     def close(self, descriptors: Iterable[int]) -> None:
         """Takes registrations back; the descriptors stay open."""
         for fd in descriptors:
             with self._lock:
-                file = self._files.get(fd)
-                if file is None:
-                    raise nixlNotFoundError(f"the file of descriptor {fd} is not registered")
+                file = self._registered(fd)
                 file.n -= 1
                 if file.n == 0:
-                    del self._files[fd]
-                    file.segment.close()
+                    self._forget(fd, file)
 
-    def segment(self, fd: int) -> Segment:
-        """The segment of a registered file."""
-        with self._lock:
-            file = self._files.get(fd)
+    def _registered(self, fd: int) -> _File:
+        file = self._files.get(fd)
         if file is None:
             raise nixlNotFoundError(f"the file of descriptor {fd} is not registered")
-        return file.segment
+        return file
+
+    def ranges(self, rows: Any) -> FileRanges:
+        """The ranges of a list, whose third column has descriptors of registered files."""
+        with self._lock:
+            return FileRanges({fd: self._registered(fd) for fd in np.unique(rows[:, 2]).tolist()}, rows)
+
+    @contextlib.contextmanager
+    def looked_up(self, ranges: FileRanges, chosen: Any, grows: bool) -> Iterator[Iterator[tuple[Any, Addresses]]]:
+        """The chosen ranges, file by file: their places in `chosen`, and the engine's list of them. Files that are too
+        short grow if `grows`. None is registered or taken back meanwhile."""
+        with self._lock, contextlib.ExitStack() as lists:
+            yield self._by_file(ranges, chosen, grows, lists)
+
+    def _by_file(
+        self, ranges: FileRanges, chosen: Any, grows: bool, lists: contextlib.ExitStack
+    ) -> Iterator[tuple[Any, Addresses]]:
+        rows = ranges.rows[chosen]
+        order = np.argsort(rows[:, 2], kind="stable")
+        for places in np.split(order, np.flatnonzero(np.diff(rows[order, 2])) + 1):
+            fd, own = int(rows[places[0], 2]), rows[places]
+            file = ranges.files[fd]
+            if file.n == 0:
+                raise nixlNotFoundError(f"the file of descriptor {fd} is not registered any more")
+            file.reach(self._engine, max(int(at) + int(size) for at, size, _ in own), grows)
+            listed = file.segment.addresses(own)
+            lists.callback(listed.close)
+            yield places, listed
 
 
 def _path(fd: int) -> tuple[str, _Identity]:

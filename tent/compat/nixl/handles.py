@@ -25,7 +25,7 @@ from .errors import (
 from .messages import encoded
 
 if TYPE_CHECKING:
-    from .moves import Ranges
+    from .moves import Looked
 
 logger = logging.getLogger("tent.compat.nixl")
 
@@ -50,14 +50,14 @@ class nixl_prepped_dlist_handle:
 
     __slots__ = ("agent_name", "backend", "list", "n")
 
-    def __init__(self, ranges: Ranges, agent_name: str | None, backend: str) -> None:
+    def __init__(self, ranges: Looked, agent_name: str | None, backend: str) -> None:
         """For the agent only; without a name the list is local."""
-        self.list: Ranges | None = ranges
+        self.list: Looked | None = ranges
         self.agent_name = agent_name
         self.backend = backend
         self.n = ranges.n
 
-    def taken(self) -> Ranges:
+    def taken(self) -> Looked:
         """The list, unless it was released."""
         if self.list is None:
             raise nixlNotFoundError("the descriptor list was released")

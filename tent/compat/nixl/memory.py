@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..taking_back import close_all
 from .descriptors import DRAM_SEG, FILE_SEG, NAMES, VRAM_SEG, nixlRegDList
 from .errors import nixlNotFoundError, nixlNotSupportedError, translated, translating
@@ -15,8 +13,6 @@ from .files import Files, facts_of
 if TYPE_CHECKING:
     from ...engine import Engine
     from ...region import Region
-    from ...segment import Segment
-    from .descriptors import nixlXferDList
 
 _Key = tuple[int, int, int, int]  # kind, address, length, device
 
@@ -30,7 +26,7 @@ class Memory:
         self._owner = owner
         self._lock = threading.Lock()
         self._regions: dict[_Key, list[Region]] = {}
-        self._files = Files(engine)
+        self.files = Files(engine)
         self._registered = 0
 
     def register(self, descs: nixlRegDList) -> None:
@@ -38,7 +34,7 @@ class Memory:
         kind = descs.getType()
         if kind == FILE_SEG:
             with translating():
-                self._files.open([device for _, _, device, _ in descs])
+                self.files.open([device for _, _, device, _ in descs])
             return
         made: list[tuple[_Key, Region]] = []
         try:
@@ -71,7 +67,7 @@ class Memory:
         ranges that are late are still to be deregistered, and no other ones: facts() has them."""
         kind = descs.getType()
         if kind == FILE_SEG:
-            self._files.close([device for _, _, device, _ in descs])
+            self.files.close([device for _, _, device, _ in descs])
             return
         leaving: list[tuple[_Key, Region]] = []
         with self._lock:
@@ -114,13 +110,6 @@ class Memory:
     def _holds(self, address: int, length: int) -> bool:
         with self._lock:
             return any(start <= address and address + length <= start + n for _, start, n, _ in self._regions)
-
-    def file_of(self, descs: nixlXferDList) -> Segment:
-        """The registered file to which all ranges of a list belong."""
-        numbers = {int(fd) for fd in np.unique(descs.rows[:, 2])}
-        if len(numbers) != 1:
-            raise nixlNotSupportedError(f"a list of ranges is of one file, not of {len(numbers)}")
-        return self._files.segment(numbers.pop())
 
 
 def _keys(descs: nixlRegDList) -> list[_Key]:

@@ -10,11 +10,11 @@ import numpy as np
 from ...moving import READ, WRITE
 from .descriptors import FILE_SEG, nixlXferDList
 from .errors import nixlInvalidParamError, nixlMismatchError, nixlNotSupportedError, translating
+from .files import FileRanges
 
 if TYPE_CHECKING:
     from ...addresses import Addresses
     from ...engine import Engine
-    from ...segment import Segment
     from ...transfer import Transfer
     from ..options import Options
     from .mailbox import Mailbox
@@ -43,6 +43,9 @@ class Ranges:
             self.addresses.close()
 
 
+Looked = Ranges | FileRanges
+
+
 class Moves:
     """Begins the transfers of one agent. Any thread may use it."""
 
@@ -55,29 +58,32 @@ class Moves:
         self._mailbox = mailbox
         self._options = options
 
-    def look_up(self, name: str | None, descs: nixlXferDList) -> Ranges:
+    def look_up(self, name: str | None, descs: nixlXferDList) -> Looked:
         """Looks ranges of an agent up; without a name they are local."""
         if descs.isEmpty():
             raise nixlInvalidParamError("a descriptor list has at least one range")
         with translating():
             if descs.getType() == FILE_SEG:
-                return Ranges(self._file(name, descs).addresses, descs.rows)
+                return self._files(name, descs)
             if name is None:
                 return Ranges(self._engine.addresses, descs.rows)
             return Ranges(self._remotes.segment(name).addresses, descs.rows)
 
-    def _file(self, name: str | None, descs: nixlXferDList) -> Segment:
+    def _files(self, name: str | None, descs: nixlXferDList) -> FileRanges:
         if name != self._own:
             raise nixlNotSupportedError("ranges of a file go on the remote side, under this agent's own name")
-        return self._memory.file_of(descs)
+        return self._memory.files.ranges(descs.rows)
 
     def post(
-        self, op: int, name: str, here: Ranges, src: Any, there: Ranges, dst: Any, message: bytes
+        self, op: int, name: str, here: Looked, src: Any, there: Looked, dst: Any, message: bytes
     ) -> list[Transfer]:
         """Begins a move between ranges of two lists. Of a long message all parts but the last go by themselves. Without
         any bytes there is a message alone, or nothing."""
-        move = self._engine.read_pages if op == READ else self._engine.write_pages
+        assert isinstance(here, Ranges)  # _files() refuses the others
         src, dst = _with_bytes(here, src, there, dst)
+        if isinstance(there, FileRanges):
+            return self._post_files(op, here, src, there, dst, message)
+        move = self._engine.read_pages if op == READ else self._engine.write_pages
         parts = self._mailbox.parts(message)
         segment = self._remotes.segment(name)
         if here.addresses is None or there.addresses is None or not len(src):
@@ -87,8 +93,24 @@ class Moves:
         sent.append(move(here.addresses, src, there.addresses, dst, notify=last, **self._options.terms))
         return sent
 
+    def _post_files(
+        self, op: int, here: Ranges, src: Any, there: FileRanges, dst: Any, message: bytes
+    ) -> list[Transfer]:
+        if message:
+            raise nixlNotSupportedError("a transfer with a file carries no notification: call send_notif() at its end")
+        if here.addresses is None or not len(src):
+            return []
+        with (
+            self._memory.files.looked_up(there, dst, grows=op != READ) as by_file,
+            self._engine.batch(**self._options.terms) as batch,
+        ):
+            move = batch.read_pages if op == READ else batch.write_pages
+            for places, listed in by_file:
+                move(here.addresses, src[places], listed, range(len(places)))
+            return [batch.submit()]
 
-def _with_bytes(here: Ranges, src: Any, there: Ranges, dst: Any) -> tuple[Any, Any]:
+
+def _with_bytes(here: Ranges, src: Any, there: Looked, dst: Any) -> tuple[Any, Any]:
     """Indexes into the engine's two lists, without the pairs of ranges that have no bytes."""
     if here.places is None is there.places:
         return src, dst
