@@ -8,13 +8,13 @@
 //	device                                    the contract of platforms: drivers of accelerators, and their memory
 //	plan rail qos staging dispatch            the core: pure policy and one state machine, without clock, lock or I/O
 //	segment meta security audit control       the control plane: the peers that are there, trust in them, their offers
-//	metrics topology                          figures for people and machines
+//	metrics scrape topology                   figures for people and machines, and the server that gives them out
 //	vmem traps                                the memory of this process, and its faults, as the kernel has them
 //	share                                     load and wishes that the processes of a host publish
 //	spin                                      whether a thread that looks in vain looks again or sleeps
 //	engine                                    the shell: owns mutex and goroutines, the Go API
 //
-// Imports go down this list only; tests/go/architecture keeps the table. Transports live in ../transports: each imports
+// Imports go down this list only, but for request, which has the contract's words; tests/go/architecture keeps the table. Transports live in ../transports: each imports
 // the words, the contract, spin, transports/kit and transports/host, never the engine and never another transport.
 //
 // # One WRITE of one page, over TCP
@@ -36,9 +36,9 @@
 //
 // Engine.mu guards the core and its mirrors. It is never held while a transport, the control plane or a callback is
 // called. A goroutine that has work takes it by TryLock and runs the step (engine/step.go); if it fails, its work is in
-// the inbox for the holder. The engine's own goroutines are: progress (deadlines, and work that callers left), one that
+// the inbox for the holder. The engine's own goroutines are, among others: progress (deadlines, and work that callers left), one that
 // keeps our handler of memory faults in front, one for each region that is being closed, and one for each peer with a
-// notification over the control plane. Transports own theirs.
+// notification over the control plane. Others live as long as their work. Transports own theirs.
 //
 // # The end of things
 //
