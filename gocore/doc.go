@@ -14,8 +14,9 @@
 //	spin                                      whether a thread that looks in vain looks again or sleeps
 //	engine                                    the shell: owns mutex and goroutines, the Go API
 //
-// Imports go down this list only, but for request, which has the contract's words; tests/go/architecture keeps the table. Transports live in ../transports: each imports
-// the words, the contract, spin, transports/kit and transports/host, never the engine and never another transport.
+// Imports go down this list only, but for request, which has words of the contract; tests/go/architecture keeps the
+// table. Transports live in ../transports: each imports the words, the contract, spin, transports/kit and
+// transports/host, never the engine and never another transport.
 //
 // # One WRITE of one page, over TCP
 //
@@ -36,9 +37,9 @@
 //
 // Engine.mu guards the core and its mirrors. It is never held while a transport, the control plane or a callback is
 // called. A goroutine that has work takes it by TryLock and runs the step (engine/step.go); if it fails, its work is in
-// the inbox for the holder. The engine's own goroutines are, among others: progress (deadlines, and work that callers left), one that
-// keeps our handler of memory faults in front, one for each region that is being closed, and one for each peer with a
-// notification over the control plane. Others live as long as their work. Transports own theirs.
+// the inbox for the holder. The engine's own goroutines are, among others: progress (deadlines, and work that callers
+// left), one that keeps our handler of memory faults in front, one for each region that is being closed, and one for
+// each peer with a notification over the control plane. Others live as long as their work. Transports own theirs.
 //
 // # The end of things
 //

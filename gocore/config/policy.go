@@ -212,5 +212,6 @@ func (c *Config) idleInPolicies() string {
 	if parts == nil {
 		return ""
 	}
-	return "parts of it have no effect, as settings of a transport divide its queue pairs among classes: " + strings.Join(parts, "; ")
+	return "parts of it have no effect, as settings of a transport divide its queue pairs among classes: " +
+		strings.Join(parts, "; ")
 }

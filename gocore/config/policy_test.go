@@ -28,7 +28,8 @@ func TestPoliciesAreReadWhole(t *testing.T) {
 	e := entry(t, c, "policy")
 	require.True(t, e.Active)
 	require.Equal(t,
-		"parts of it have no effect, as settings of a transport divide its queue pairs among classes: entry 1: qp_pool, traffic_class",
+		"parts of it have no effect, as settings of a transport divide its queue pairs among classes: "+
+			"entry 1: qp_pool, traffic_class",
 		e.Why)
 	require.Len(t, c.Inactive(), 1, "it is logged once")
 	legacy, err := Load(birdsOnly, `{"policy": [{"segment_type": "file"}], "use_legacy_transport_selection": true}`)
