@@ -73,7 +73,7 @@ class nixl_agent:
         with translating():
             self.engine = Engine(self.options.config)
         self._closed = False
-        self._memory = Memory(self.engine, self.name)
+        self._memory = Memory(self.engine, self.name, self.backends)
         self._remotes = Remotes(self.engine, self.name)
         self._mailbox = Mailbox(self.engine, self.name)
         self._moves = moves.Moves(self.engine, self.name, self._memory, self._remotes, self._mailbox, self.options)

@@ -50,6 +50,10 @@ class Backends(dict[str, nixl_backend_handle]):
         logger.warning("the backend %r was not created: %s", name, ", ".join(self) or "none was")
         return []
 
+    def bypass_the_cache(self) -> bool:
+        """Whether one was created that moves files past the page cache, as GPUDirect Storage does."""
+        return any(name in self for name in ("GDS", "GDS_MT"))
+
     def check(self, *names: str) -> None:
         """Refuses backends that were not created."""
         for name in names:

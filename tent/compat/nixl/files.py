@@ -16,6 +16,7 @@ from .errors import nixlInvalidParamError, nixlNotFoundError
 if TYPE_CHECKING:
     from ...addresses import Addresses
     from ...engine import Engine
+    from .backends import Backends
 
 _Identity = tuple[int, int]  # of a file: its file system and its inode
 
@@ -25,7 +26,8 @@ class _File:
 
     __slots__ = ("_fd", "_identity", "_modes", "n", "segment")
 
-    def __init__(self, engine: Engine, fd: int) -> None:
+    def __init__(self, engine: Engine, fd: int, bypasses: bool) -> None:
+        """`bypasses`: past the page cache, whatever the descriptor says."""
         self.n = 0  # registrations
         self._fd = fd
         path, self._identity = _path(fd)
@@ -33,7 +35,7 @@ class _File:
         # As upstream, the descriptor decides about the page cache.
         self._modes: dict[str, Any] = {
             "readonly": flags & os.O_ACCMODE == os.O_RDONLY,
-            "cached": not flags & os.O_DIRECT,
+            "cached": not (bypasses or flags & os.O_DIRECT),
         }
         self.segment = engine.open(f"file://{path}", **self._modes)
 
@@ -75,8 +77,9 @@ class FileRanges:
 class Files:
     """The registered files of an agent by their descriptors. Any thread may use them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, backends: Backends) -> None:
         self._engine = engine
+        self._backends = backends
         self._lock = threading.Lock()
         self._files: dict[int, _File] = {}
 
@@ -96,7 +99,7 @@ class Files:
         with self._lock:
             file = self._files.get(fd)
             if file is None or not file.is_of(fd):
-                made = _File(self._engine, fd)
+                made = _File(self._engine, fd, bypasses=self._backends.bypass_the_cache())
                 if file is not None:
                     self._forget(fd, file)
                 file = self._files[fd] = made

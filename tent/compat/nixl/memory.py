@@ -13,6 +13,7 @@ from .files import Files, facts_of
 if TYPE_CHECKING:
     from ...engine import Engine
     from ...region import Region
+    from .backends import Backends
 
 _Key = tuple[int, int, int, int]  # kind, address, length, device
 
@@ -20,13 +21,13 @@ _Key = tuple[int, int, int, int]  # kind, address, length, device
 class Memory:
     """The memory of one agent. Any thread may use it; a range that was registered twice is held until it left twice."""
 
-    def __init__(self, engine: Engine, owner: str) -> None:
+    def __init__(self, engine: Engine, owner: str, backends: Backends) -> None:
         """`owner` is the agent's name, under which peers see the regions."""
         self._engine = engine
         self._owner = owner
         self._lock = threading.Lock()
         self._regions: dict[_Key, list[Region]] = {}
-        self.files = Files(engine)
+        self.files = Files(engine, backends)
         self._registered = 0
 
     def register(self, descs: nixlRegDList) -> None:
