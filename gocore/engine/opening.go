@@ -88,10 +88,17 @@ func (e *Engine) openResolved(ctx context.Context, name string, target meta.Targ
 		return 0, errs.New(errs.InvalidArgument, "open", "%q is no peer, and proves no identity", name)
 	case target.File != "":
 		return e.openFileNamed(ctx, target.File)
-	case !another && (target.Local() || target.Address == e.address) && target.Region == "":
+	case !another && e.isOwn(target, wanted) && target.Region == "":
 		return Local, nil
 	}
 	return e.openTarget(ctx, target, wanted, another)
+}
+
+// isOwn reports whether a target needs no question: it is this engine, and no identity is to be proved. The entry of a
+// name may have our address and another engine's ID: that one has ended, or its loopback address is another network's.
+func (e *Engine) isOwn(target meta.Target, wanted *security.Names) bool {
+	return target.Local() || target.Address == e.address && wanted == nil &&
+		(target.ID == "" || target.ID == e.credentials.ID().String())
 }
 
 // parseIdentities reads the identities that an opener wants, nil for any.

@@ -108,7 +108,7 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *sec
 	err error) {
 	identity := e.self()
 	var greeting control.Greeting
-	if !target.Local() && target.Address != e.address {
+	if !e.isOwn(target, wanted) {
 		if greeting, err = e.client.Hello(ctx, target.Address); err != nil {
 			return 0, err
 		}
@@ -116,7 +116,9 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *sec
 		identity.Address = target.Address
 		if target.ID != "" && target.ID != identity.ID.String() {
 			return 0, errs.New(errs.InvalidEntry, "open", "the entry is old: another engine answers at %s",
-				target.Address).WithHint("the engine that was meant has ended; its name ends with its lease")
+				target.Address).
+				WithHint("the engine that was meant has ended, and its name ends with its lease; or it listens on " +
+					"loopback elsewhere: set rpc_server_hostname there")
 		}
 		if wanted != nil && !wanted.Admit(identity.Names()) {
 			return 0, errs.New(errs.PeerNotAdmitted, "open", "the engine at %s is %q; wanted was %s",

@@ -99,6 +99,25 @@ func TestNamesEndWithTheirEngines(t *testing.T) {
 	require.NoError(t, second.Forget())
 }
 
+// An entry of another engine at an engine's own address leads to nobody, and not to the memory of the asker. So it is
+// where that one has ended, and where it listens on loopback of another network. The asker's own entry leads to itself.
+func TestAnEntryOfAnotherEngineAtOnesOwnAddressIsOld(t *testing.T) {
+	server := miniredis.RunT(t)
+	e := openAll(t, inRedis(server, "prefill"))
+	offer(t, e, memory(t, 4096), "kv")
+	require.NoError(t, server.Set("tent/engines/decode", `{"format":1,"address":"`+e.Address()+`","id":"00"}`))
+	for _, name := range []string{"decode", "decode/kv"} {
+		_, err := e.OpenSegment(t.Context(), name)
+		require.Equal(t, errs.InvalidEntry, errs.CodeOf(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, "the entry is old")
+	}
+	for _, name := range []string{"prefill", "prefill/kv", e.Address()} {
+		opened, err := e.OpenSegment(t.Context(), name)
+		require.NoError(t, err, name)
+		require.Equal(t, name != "prefill/kv", opened == engine.Local, name)
+	}
+}
+
 func TestAnEngineWithoutItsServiceDoesNotStart(t *testing.T) {
 	server := miniredis.RunT(t)
 	settings := inRedis(server, "kv-0")
