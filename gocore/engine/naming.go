@@ -8,6 +8,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/meta"
 	"github.com/tent-engine/tent/gocore/meta/names"
 )
 
@@ -36,7 +37,7 @@ func (e *Engine) openNames(ctx context.Context) error {
 		return err
 	}
 	store := names.New(names.Options{Service: service, Lease: c.MetadataLease, Limit: c.MetadataTimeout,
-		Gone: e.isGone, Changed: e.nameChanged})
+		Network: e.network, Gone: e.isGone, Changed: e.nameChanged})
 	e.store = store
 	name := c.LocalSegmentName
 	if name == "" {
@@ -44,6 +45,10 @@ func (e *Engine) openNames(ctx context.Context) error {
 	}
 	if name == "" { // it finds others, and cannot be found
 		return nil
+	}
+	if meta.IsLoopback(e.address) {
+		e.log.Warn("the name of this engine leads to loopback: set rpc_server_hostname for other hosts and containers",
+			"name", name, "address", e.address)
 	}
 	return store.Publish(ctx, name, e.address, e.credentials.ID().String())
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/meta"
 	"github.com/tent-engine/tent/gocore/meta/names"
 	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -215,7 +216,7 @@ func TestAServiceFullOfStaleEntries(t *testing.T) {
 		s := newService(t, kind, "", "")
 		client := s.client(t)
 		for i := range 500 {
-			entry := fmt.Sprintf(`{"format":1,"address":"127.0.0.1:1","id":"%032x"}`, i)
+			entry := fmt.Sprintf(`{"format":1,"address":"127.0.0.1:1","id":"%032x","network":"%s"}`, i, meta.NetworkID())
 			done, err := client.Swap(t.Context(), fmt.Sprintf("tent/engines/dead-%d", i), nil, []byte(entry), time.Hour)
 			require.NoError(t, err)
 			require.True(t, done)

@@ -53,6 +53,7 @@ type record struct {
 	Format  int    `json:"format"`
 	Address string `json:"address"`
 	ID      string `json:"id"`
+	Network string `json:"network,omitempty"` // in which a loopback address leads there (meta.NetworkID)
 }
 
 const format = 1
@@ -62,6 +63,7 @@ type Options struct {
 	Service Service
 	Lease   time.Duration // a name that is not renewed for so long ends
 	Limit   time.Duration // of one question to the service
+	Network string        // ours, as meta.NetworkID
 	// Gone reports that the engine of another record under our name is proved to be gone.
 	Gone func(ctx context.Context, address, id string) bool
 	// Changed hears that a published name is lost, with the cause, and with nil that it is back. It does not block.
@@ -171,12 +173,16 @@ func unanswered(s Service, op string, cause error) error {
 }
 
 // Publish makes a name lead to an engine, until Close. A name that leads to another engine is taken over if that one is
-// proved to be gone, and InvalidArgument otherwise.
+// proved to be gone, and InvalidArgument otherwise. Nothing is proved of a loopback address in another network.
 func (n *Names) Publish(ctx context.Context, name, address, id string) error {
 	if err := CheckName(name); err != nil {
 		return err
 	}
-	value, err := json.Marshal(record{format, address, id})
+	r := record{Format: format, Address: address, ID: id}
+	if meta.IsLoopback(address) {
+		r.Network = n.options.Network
+	}
+	value, err := json.Marshal(r)
 	if err != nil {
 		return errs.Wrap(errs.Internal, "publish", err)
 	}
@@ -210,13 +216,19 @@ func (n *Names) put(ctx context.Context, name string, value []byte) error {
 			continue
 		}
 		other, err := parse(old)
-		if err != nil || n.options.Gone(ctx, other.Address, other.ID) {
+		if err != nil || n.canAsk(other) && n.options.Gone(ctx, other.Address, other.ID) {
 			continue
 		}
 		return errs.New(errs.InvalidArgument, "publish", "%v has another engine named %q, at %s", s, name,
 			other.Address).WithHint("choose another name; the entry of an engine that died ends after %v",
 			n.options.Lease)
 	}
+}
+
+// canAsk reports whether the address of a record leads to its engine from here. Loopback of another network does not:
+// a refusal or an answer there comes from a stranger.
+func (n *Names) canAsk(r record) bool {
+	return !meta.IsLoopback(r.Address) || r.Network == n.options.Network
 }
 
 // renew makes the published names last, and publishes those again that the service has lost.

@@ -86,7 +86,7 @@ func (m *memory) breaks(cause error) {
 // open returns a store that renews only when the test says so.
 func open(t *testing.T, m *memory, gone bool) (n *Names, changes *[]error) {
 	changes = &[]error{}
-	n = New(Options{Service: m, Lease: time.Hour, Limit: time.Second,
+	n = New(Options{Service: m, Lease: time.Hour, Limit: time.Second, Network: "ours",
 		Gone: func(context.Context, string, string) bool { return gone }, Changed: func(cause error) {
 			*changes = append(*changes, cause)
 		}})
@@ -194,6 +194,33 @@ func TestANameBelongsToOneEngine(t *testing.T) {
 	target, err := alive.Resolve(t.Context(), "kv")
 	require.NoError(t, err)
 	require.Equal(t, "10.0.0.7:1", target.Address)
+}
+
+// A loopback address leads to its engine in its own network alone. Elsewhere its host refuses for another engine, so
+// nobody takes the name from there, also at a renewal, and each engine hears whether it has the name.
+func TestNothingIsProvedByLoopbackOfAnotherNetwork(t *testing.T) {
+	for address, takes := range map[string][2]bool{ // from the network of the owner, and from another one
+		"127.0.0.1:1": {true, false}, "[::1]:1": {true, false}, "localhost:1": {true, false},
+		"10.0.0.5:1": {true, true}} {
+		for i, network := range []string{"ours", "theirs"} {
+			m := newMemory()
+			owner, changes := open(t, m, true)
+			require.NoError(t, owner.Publish(t.Context(), "kv", address, "id-1"))
+			heir, _ := open(t, m, true)
+			heir.options.Network = network
+			err := heir.Publish(t.Context(), "kv", "127.0.0.1:2", "id-2")
+			if takes[i] {
+				require.NoError(t, err, "%s from %s", address, network)
+				continue
+			}
+			require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%s from %s: %v", address, network, err)
+			m.values[prefix+"kv"] = nil // the service loses it, and the other engine is faster
+			require.NoError(t, heir.Publish(t.Context(), "kv", "127.0.0.1:2", "id-2"))
+			owner.renew()
+			require.Len(t, *changes, 1)
+			require.ErrorContains(t, (*changes)[0], "another engine")
+		}
+	}
 }
 
 // A name that the service loses is published again, and its engine hears of each change once.
