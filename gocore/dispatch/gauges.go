@@ -90,10 +90,10 @@ type RailView struct {
 	Device        string  // its NIC here
 }
 
-// Rails lists every rail that there has been on a link that is there.
+// Rails lists every rail that there has been on a link that is there, to a peer that has not gone.
 func (c *Core) Rails() (list []RailView) {
 	for _, l := range c.links {
-		if l == nil {
+		if l == nil || l.peer.gone != nil {
 			continue
 		}
 		for _, r := range l.rails {

@@ -77,6 +77,7 @@ func (e *Engine) copyCore(s *metrics.Snapshot) {
 			Remote: r.Remote, State: r.State, Health: r.Health, Rate: r.Rate, Bytes: r.Carried, Errors: r.Errors,
 			InFlight: r.InFlight, Slow: r.Slow})
 	}
+	s.Rails = metrics.MergeRails(s.Rails)
 	s.Batches, s.PendingRequests = e.core.Batches(), e.core.Pending()
 	for i, p := range e.ports {
 		t := &s.Transports[i]

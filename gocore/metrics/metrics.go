@@ -15,6 +15,8 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -85,10 +87,38 @@ type SharedDevice struct {
 	Others uint64 // bytes that the others have in flight there
 }
 
+// railStates are the states of a rail, best first.
+var railStates = []string{"up", "full", "suspected", "paused", "condemned", "down"}
+
+// MergeRails joins rails of equal names to one, since they are one series: its totals are sums, its state the worst.
+// Two peers may call themselves by one address, and their NICs by one name.
+func MergeRails(list []Rail) []Rail {
+	type key struct{ transport, peer, local, remote string }
+	at := make(map[key]int, len(list))
+	merged := list[:0]
+	for _, r := range list {
+		k := key{r.Transport, r.Peer, r.Local, r.Remote}
+		i, there := at[k]
+		if !there {
+			at[k] = len(merged)
+			merged = append(merged, r)
+			continue
+		}
+		m := &merged[i]
+		if slices.Index(railStates, r.State) > slices.Index(railStates, m.State) {
+			m.State = r.State
+		}
+		m.Health, m.Slow = min(m.Health, r.Health), m.Slow || r.Slow
+		m.Rate += r.Rate
+		m.Bytes, m.Errors, m.InFlight = m.Bytes+r.Bytes, m.Errors+r.Errors, m.InFlight+r.InFlight
+	}
+	return merged
+}
+
 // Rail is one rail now, with its totals over all its generations.
 type Rail struct {
 	Transport, Peer, Local, Remote string
-	State                          string // "up", "full", "suspected", "paused", "condemned" or "down"
+	State                          string // one of railStates
 	Health                         int    // 0 to 1000
 	Rate                           float64
 	Bytes, Errors, InFlight        uint64

@@ -72,22 +72,25 @@ func cumulate(h *dispatch.Histogram, show span) (count uint64, bounds map[float6
 	return count, bounds
 }
 
-// Text renders a snapshot in Prometheus' text format (content type "text/plain; version=0.0.4").
+const missingMax = 1024 // bytes of the comment about series that are missing
+
+// Text renders a snapshot in Prometheus' text format (content type "text/plain; version=0.0.4"). Series that cannot be
+// shown, with a label that is no UTF-8 for example, cost themselves alone: a comment at the end of the page says why.
 func Text(s *Snapshot) (string, error) {
 	registry := prometheus.NewPedanticRegistry()
 	if err := registry.Register(Collector(func() *Snapshot { return s })); err != nil {
 		return "", errs.Wrap(errs.Internal, "metrics", err)
 	}
-	gathered, err := registry.Gather()
-	if err != nil {
-		return "", errs.Wrap(errs.Internal, "metrics", err)
-	}
+	gathered, missing := registry.Gather()
 	var b bytes.Buffer
 	encoder := expfmt.NewEncoder(&b, expfmt.NewFormat(expfmt.TypeTextPlain))
 	for _, f := range gathered {
 		if err := encoder.Encode(f); err != nil {
 			return "", errs.Wrap(errs.Internal, "metrics", err)
 		}
+	}
+	if missing != nil {
+		b.WriteString("# series are missing: " + errs.Printable(missing.Error(), missingMax) + "\n")
 	}
 	return b.String(), nil
 }

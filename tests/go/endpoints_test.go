@@ -6,12 +6,16 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/request"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 func fetch(t *testing.T, address, path string) string {
@@ -104,4 +108,33 @@ func TestMetricsBeyondLoopbackNeedAWordAboutSecurity(t *testing.T) {
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
 	require.Contains(t, fetch(t, "127.0.0.1:"+port, "/metrics"), "tent_build_info")
+}
+
+// A peer that ends and comes back at its address, with the same ports, is two peers while both are open. The page has
+// the rails of the one that is there.
+func TestMetricsAreServedWhenAPeerComesBackAtItsAddress(t *testing.T) {
+	var ports [2]int
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+		require.NoError(t, l.Close())
+	}
+	settings := map[string]any{"rpc_server_port": ports[0], "transports/tcp/port": ports[1]}
+	e := openAll(t, map[string]any{"transports/shm/enable": false})
+	source := memory(t, 4096)
+	offer(t, e, source, "")
+	for range 2 {
+		peer := openAll(t, settings)
+		offer(t, peer, memory(t, 4096), "kv")
+		batch, err := e.Move(&engine.Request{Terms: request.Terms{Op: transport.Write}, Source: address(source),
+			Length: uint64(len(source)), Remote: engine.Remote{Segment: segment(t, e, peer, "kv")}})
+		require.NoError(t, err)
+		require.Equal(t, dispatch.Completed, ended(t, e, batch).State)
+		text, err := e.MetricsText()
+		require.NoError(t, err)
+		require.NotContains(t, text, "missing")
+		require.Equal(t, 1, strings.Count(text, "\ntent_rail_state{"), text)
+		require.Empty(t, peer.Close(time.Second, true))
+	}
 }
