@@ -62,7 +62,26 @@ type logs struct {
 // event turns an event into its log line; the texts of failover and of rails are those of the failover seed, which
 // people grep for. It reports whether a line was made.
 func (l *logs) event(ev *event.Event) bool {
-	level, text := slog.LevelInfo, ""
+	level, text := l.lineOf(ev)
+	if level < l.level {
+		return false
+	}
+	attrs := map[string]string{}
+	for k, v := range map[string]string{"peer": ev.Peer, "transport": ev.Transport, "rail": ev.Rail,
+		"trace": ev.Trace} {
+		if v != "" {
+			attrs[k] = v
+		}
+	}
+	if ev.Err != nil {
+		attrs["cause"] = ev.Err.Error()
+	}
+	l.records.push(LogRecord{time.Now(), level, text, attrs})
+	return true
+}
+
+func (l *logs) lineOf(ev *event.Event) (level slog.Level, text string) {
+	level = slog.LevelInfo
 	switch ev.Kind {
 	case event.Failover:
 		level, text = slog.LevelWarn, fmt.Sprintf("Transport failover: %s -> %s (attempt %d/%d)", ev.From, ev.To, ev.N,
@@ -92,6 +111,11 @@ func (l *logs) event(ev *event.Event) bool {
 		level, text = slog.LevelWarn, "The metadata service does not hold the name of this engine"
 	case event.NameBack:
 		text = "The metadata service holds the name of this engine again"
+	case event.SecurityReloaded:
+		level, text = slog.LevelDebug, ev.Kind.String()
+		if ev.Err != nil {
+			level, text = slog.LevelWarn, "A reload of security has failed: what was read before counts on "+ev.Note
+		}
 	case event.Insecure:
 		level, text = slog.LevelWarn, "insecure is true: whoever reaches this engine reads and writes what it shares"
 	case event.RailDown, event.RailCondemned, event.LinkDown, event.PeerGone, event.Dirty, event.Stalled:
@@ -115,21 +139,7 @@ func (l *logs) event(ev *event.Event) bool {
 	default:
 		level, text = slog.LevelDebug, ev.Kind.String()
 	}
-	if level < l.level {
-		return false
-	}
-	attrs := map[string]string{}
-	for k, v := range map[string]string{"peer": ev.Peer, "transport": ev.Transport, "rail": ev.Rail,
-		"trace": ev.Trace} {
-		if v != "" {
-			attrs[k] = v
-		}
-	}
-	if ev.Err != nil {
-		attrs["cause"] = ev.Err.Error()
-	}
-	l.records.push(LogRecord{time.Now(), level, text, attrs})
-	return true
+	return level, text
 }
 
 // orderly reports an end that is no failure: of a rail, without a cause, or because the peer has closed its engine.

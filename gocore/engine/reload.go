@@ -34,11 +34,10 @@ func (e *Engine) ReloadSecurity(ctx context.Context, allow []string) (changed bo
 	changed, err = e.credentials.Reload(allow)
 	switch {
 	case err != nil:
-		e.announce(&event.Event{Kind: event.SecurityReloaded, Err: errs.From("reload", err)})
+		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: e.validity(), Err: errs.From("reload", err)})
 		return false, err
 	case changed:
-		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: "until " +
-			e.credentials.Until().UTC().Format(time.RFC3339)})
+		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: e.validity()})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -55,7 +54,7 @@ func (e *Engine) ReloadSecurity(ctx context.Context, allow []string) (changed bo
 // keepCredentials looks at the files and at the ends of peers' certificates, until the engine closes.
 func (e *Engine) keepCredentials(ctx context.Context) {
 	interval := e.config.Engine.Reload
-	failed := "" // the last error, which is announced once
+	failed := "" // by the last look
 	look := time.NewTicker(expiryLook)
 	defer look.Stop()
 	for next := time.Now().Add(interval); ; {
@@ -69,18 +68,34 @@ func (e *Engine) keepCredentials(ctx context.Context) {
 			}
 			next = now.Add(interval)
 		}
-		changed, err := e.credentials.Reload(nil)
-		switch {
-		case err != nil && err.Error() != failed:
-			failed = err.Error()
-			e.announce(&event.Event{Kind: event.SecurityReloaded, Err: errs.From("reload", err)})
-		case err == nil && changed:
-			failed = ""
-			e.announce(&event.Event{Kind: event.SecurityReloaded, Note: "until " +
-				e.credentials.Until().UTC().Format(time.RFC3339)})
-			e.recheck(ctx, time.Now())
-		}
+		failed = e.lookAtFiles(ctx, failed)
 	}
+}
+
+// validity is the note of events about the certificate: its end, if it has one.
+func (e *Engine) validity() string {
+	until := e.credentials.Until()
+	if until.IsZero() {
+		return ""
+	}
+	return "until " + until.UTC().Format(time.RFC3339)
+}
+
+// lookAtFiles reads the files that were replaced. It returns the failure, "" for none; the one of the last look is not
+// announced again.
+func (e *Engine) lookAtFiles(ctx context.Context, failed string) string {
+	changed, err := e.credentials.Reload(nil)
+	switch {
+	case changed:
+		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: e.validity()})
+		e.recheck(ctx, time.Now())
+	case err != nil && err.Error() != failed:
+		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: e.validity(), Err: errs.From("reload", err)})
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // suspect is a visitor that is not admitted by its latest proof.

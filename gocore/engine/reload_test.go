@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,10 +160,46 @@ func (l *looking) Visitors() []transport.ID {
 	return list
 }
 
+// A reload that fails is a warning and an event, once. It is one again behind a look at which the files were fine, also
+// where these were the ones of before.
+func TestAReloadThatFailsIsAWarningEachTimeThatItBegins(t *testing.T) {
+	ca := securitytest.NewAuthority(t, nil)
+	f := securitytest.NewFiles(t)
+	e := certifiedBy(t, ca, "owner", f)
+	e.Logs(logsMax)
+	failed := e.lookAtFiles(t.Context(), "")
+	require.Empty(t, failed)
+	require.Empty(t, e.Logs(logsMax), "nothing was replaced")
+	warned := func() int {
+		list := e.Logs(logsMax)
+		for _, r := range list {
+			require.Equal(t, slog.LevelWarn, r.Level, r.Message)
+			require.Contains(t, r.Message, e.credentials.Until().UTC().Format(time.RFC3339))
+			require.Contains(t, r.Attrs["cause"], "security/cert")
+		}
+		return len(list)
+	}
+	for range 2 {
+		require.NoError(t, os.Rename(f.Certificate, f.Certificate+".away"))
+		for look, want := range []int{1, 0, 0} {
+			failed = e.lookAtFiles(t.Context(), failed)
+			require.NotEmpty(t, failed)
+			require.Equal(t, want, warned(), "look %d", look)
+		}
+		require.NoError(t, os.Rename(f.Certificate+".away", f.Certificate))
+		failed = e.lookAtFiles(t.Context(), failed)
+		require.Empty(t, failed)
+	}
+}
+
 // certified opens an engine of mode mtls that admits all certificates of an authority.
 func certified(t *testing.T, ca *securitytest.Authority, identity string) *Engine {
 	t.Helper()
-	f := securitytest.NewFiles(t)
+	return certifiedBy(t, ca, identity, securitytest.NewFiles(t))
+}
+
+func certifiedBy(t *testing.T, ca *securitytest.Authority, identity string, f securitytest.Files) *Engine {
+	t.Helper()
 	f.Write(t, ca.Issue(t, nil, identity), ca)
 	settings := f.Settings("*")
 	settings["transports/shm/enable"], settings["security/reload_interval"] = false, 0
