@@ -1,8 +1,9 @@
 // Package audit writes the security events of an engine into a file: JSON lines, for the user of the engine alone.
 //
 // Note never waits: a disk that stands still must not hold up handshakes. Lines go through a queue to a goroutine.
-// Those beyond the queue or the rate are counted, and the next line has their number. A file that was moved away, as by
-// logrotate, is made again under its name.
+// Those beyond the queue or the rate are counted, and the next line has their number. A line that a full disk has cut
+// counts as well, and stays as it is: others may have written behind it. A file that was moved away, as by logrotate,
+// is made again under its name.
 package audit
 
 import (
@@ -48,8 +49,9 @@ type Log struct {
 	closed bool
 
 	file  *os.File // of the goroutine, as are all below
-	ill   bool     // the last write failed
-	unput int      // lines that could not be written
+	add   func(*os.File, []byte) (int, error)
+	ill   bool // the last write failed
+	unput int  // lines that could not be written
 }
 
 // Open opens or makes the file, and starts the goroutine that Close ends. Failed hears of the first of several failures
@@ -59,14 +61,15 @@ func Open(path string, failed func(error)) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{path: path, failed: failed, file: file, entries: make(chan Entry, queueMax), done: make(chan struct{})}
+	l := &Log{path: path, failed: failed, file: file, add: (*os.File).Write, entries: make(chan Entry, queueMax),
+		done: make(chan struct{})}
 	go l.write()
 	return l, nil
 }
 
 func open(path string) (*os.File, error) {
 	// A FIFO would block until somebody reads, and a link may lead to a file that is not ours to write.
-	const flags = os.O_WRONLY | os.O_APPEND | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	const flags = os.O_RDWR | os.O_APPEND | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	file, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
 		return nil, refusal("%v", err)
@@ -183,8 +186,26 @@ func (l *Log) put(e Entry) error {
 	if err != nil {
 		return err
 	}
-	_, err = l.file.Write(append(line, '\n'))
+	if l.isCut() {
+		line = append([]byte("\n"), line...)
+	}
+	n, err := l.add(l.file, append(line, '\n'))
+	if n == len(line) {
+		return nil // all but its end, which the next line brings
+	}
 	return err
+}
+
+// isCut reports whether the file ends in the midst of a line, as a full disk or a crash leaves it. What stands behind
+// such a line would be lost with it.
+func (l *Log) isCut() bool {
+	about, err := l.file.Stat()
+	if err != nil || about.Size() == 0 {
+		return false
+	}
+	var last [1]byte
+	n, _ := l.file.ReadAt(last[:], about.Size()-1) // a file that cannot be read may still be written
+	return n == 1 && last[0] != '\n'
 }
 
 func (l *Log) isOpen(there os.FileInfo) bool {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -130,6 +131,92 @@ func TestAFailureIsSaidOnce(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, "c", list[0].Event)
 	require.Equal(t, 1, list[0].Lost)
+}
+
+// fill leaves room for some bytes on the disk of a log until the returned function runs, which is between two writes.
+func fill(l *Log, room int) (free func()) {
+	l.add = func(file *os.File, b []byte) (int, error) {
+		n, err := file.Write(b[:min(room, len(b))])
+		if room -= n; err == nil && n < len(b) {
+			err = syscall.ENOSPC
+		}
+		return n, err
+	}
+	return func() { l.add = (*os.File).Write }
+}
+
+// wholeLines counts the lines that can be read, with those that they count, and the ones that are cut.
+func wholeLines(t *testing.T, path string) (counted, cut int) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		var e Entry
+		if json.Unmarshal([]byte(line), &e) != nil {
+			cut++
+			continue
+		}
+		counted += e.Lost + 1
+	}
+	return counted, cut
+}
+
+// A disk that is full in the midst of a line costs that line alone. The next one, of this engine or of another one with
+// the same file, stands on a line of its own and counts the one that was lost.
+func TestALineThatAFullDiskCutsCostsItselfAlone(t *testing.T) {
+	for room := range 60 { // less than a line
+		path := filepath.Join(t.TempDir(), "audit.jsonl")
+		said := make(chan error, 8)
+		l, err := Open(path, func(err error) { said <- err })
+		require.NoError(t, err)
+		other, err := Open(path, unheard(t))
+		require.NoError(t, err)
+		require.NoError(t, other.put(Entry{Event: "before"}))
+		free := fill(l, room)
+		l.Note(Entry{Event: "cut"})
+		require.ErrorIs(t, <-said, syscall.ENOSPC)
+		free()
+		require.NoError(t, other.put(Entry{Event: "of another engine"}))
+		l.Note(Entry{Event: "behind"})
+		require.Zero(t, l.Close(patience))
+		require.Zero(t, other.Close(patience))
+		counted, cut := wholeLines(t, path)
+		require.Equal(t, 4, counted, "room for %d bytes", room)
+		require.Equal(t, min(room, 1), cut, "room for %d bytes", room)
+	}
+}
+
+// A line that lacks its end alone is there, and the next one brings the end.
+func TestALineWithoutItsEndIsThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l, err := Open(path, unheard(t))
+	require.NoError(t, err)
+	line, err := json.Marshal(Entry{Event: "x"})
+	require.NoError(t, err)
+	free := fill(l, len(line))
+	require.NoError(t, l.put(Entry{Event: "x"}))
+	free()
+	require.NoError(t, l.put(Entry{Event: "y"}))
+	require.Zero(t, l.Close(patience))
+	list := lines(t, path)
+	require.Equal(t, []string{"x", "y"}, []string{list[0].Event, list[1].Event})
+}
+
+// A disk that stays full leaves its lines to the count of Close.
+func TestCloseCountsTheLinesOfAFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l, err := Open(path, func(error) {})
+	require.NoError(t, err)
+	const noted = 5
+	fill(l, 300) // less than five lines
+	for range noted {
+		l.Note(Entry{Event: "x", Note: strings.Repeat("n", 50)})
+	}
+	lost := l.Close(patience)
+	require.NotZero(t, lost)
+	counted, cut := wholeLines(t, path)
+	require.Equal(t, noted, counted+lost)
+	require.Equal(t, 1, cut)
 }
 
 // A file that is made again for others, as by logrotate with mode 0644, is refused at each line, and left open at none.
