@@ -222,6 +222,31 @@ func TestValuesAreTakenInEveryFaithfulForm(t *testing.T) {
 	require.Equal(t, []string{"127.0.0.1", "fe80::1%eth0"}, c.SettingsOf("birds").(*birds).Addresses)
 }
 
+// A relative path is that of the working directory in which the settings were read, for every key that takes a file.
+func TestPathsOfFilesAreAbsolute(t *testing.T) {
+	folder := t.TempDir()
+	t.Chdir(folder)
+	files := 0
+	for _, s := range newConfig(birdsOnly).settings {
+		if s.Takes.What != kinds["file"].What {
+			continue
+		}
+		files++
+		for given, want := range map[string]string{"": "", "x.pem": folder + "/x.pem", "../x": folder + "/../x",
+			"/a/../x": "/a/../x"} {
+			taken, err := s.Takes.convert(given)
+			require.NoError(t, err)
+			require.Equal(t, want, taken, s.Key)
+		}
+	}
+	require.Greater(t, files, 8)
+	c, err := Load(birdsOnly, map[string]any{"security/audit": "audit.jsonl"})
+	require.NoError(t, err)
+	t.Chdir("/")
+	require.Equal(t, folder+"/audit.jsonl", c.Engine.Audit)
+	require.Equal(t, folder+"/audit.jsonl", entry(t, c, "security/audit").Value)
+}
+
 func TestKeysOfAbsentTransportsAreKeptAndInactive(t *testing.T) {
 	c, err := Load(birdsOnly,
 		`{"transports": {"rdma": {"rail_error_threshold": 5, "enable": false}, "io-uring": {"enable": false}}}`)

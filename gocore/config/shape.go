@@ -33,7 +33,7 @@ var kinds = map[string]Takes{
 		Check: checkEndpoint},
 	"factors": {Kind: Floats, Min: 0.001, Max: 1e6, What: "three numbers from 0.001 to 1000000, as in [1, 5, 10]",
 		Check: checkFactors},
-	"file":  {Kind: Text, What: `"" or the path of a file`},
+	"file":  {Kind: Text, What: `"" or the path of a file`, Path: true},
 	"users": {Kind: Texts, What: `a list of users, by name or number, or ["any"]`},
 	"identities": {Kind: Texts,
 		What: `a list of identities, as in ["spiffe://prod/prefill/*", "dns:*.decode.svc"], or ["*"]`},

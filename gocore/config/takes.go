@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"math"
+	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,6 +33,7 @@ type Takes struct {
 	PowerOfTwo bool            // Int
 	Choices    []string        // of Text and of each of Texts; nil means any
 	Numeric    bool            // Int: a text of digits is taken too
+	Path       bool            // Text: the canonical value of a relative path is absolute
 	What       string          // Structure and checked texts: in words
 	Check      func(any) error // of a canonical value, beyond the above
 }
@@ -105,7 +108,23 @@ func (t Takes) convert(v any) (any, error) {
 			return nil, fmt.Errorf("%w; it takes %s", err, t)
 		}
 	}
+	if t.Path {
+		return absolute(out.(string))
+	}
 	return out, nil
+}
+
+// absolute returns where a path leads now. Files are read again while an engine runs, and a program may change its
+// working directory meanwhile. Nothing is cleaned: a .. behind a symbolic link is the kernel's to resolve.
+func absolute(text string) (any, error) {
+	if text == "" || path.IsAbs(text) {
+		return text, nil
+	}
+	folder, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("%s is relative to a working directory that cannot be found: %w", show(text), err)
+	}
+	return strings.TrimSuffix(folder, "/") + "/" + text, nil
 }
 
 // words is String, with an example of a text where one is taken beside a number.

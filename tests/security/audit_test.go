@@ -67,6 +67,34 @@ func TestSecurityEventsAreAudited(t *testing.T) {
 	require.Len(t, found["engine_closed"], 1)
 }
 
+// Files by relative names stay those of the working directory in which the engine was opened. Certificates are read
+// again there when the program has changed it, and an audit file that was moved away is made again there.
+func TestFilesStayWhereTheyWereWhenTheEngineWasOpened(t *testing.T) {
+	ca := securitytest.NewAuthority(t, nil)
+	f := securitytest.NewFiles(t)
+	f.Write(t, ca.Issue(t, nil, "owner"), ca)
+	settings := f.Settings("*")
+	for _, key := range []string{"security/cert", "security/key", "security/ca"} {
+		settings[key] = filepath.Base(settings[key].(string))
+	}
+	settings["security/audit"], settings["security/reload_interval"] = "audit.jsonl", 0
+	t.Chdir(f.Folder)
+	owner, err := open(settings)
+	require.NoError(t, err)
+	t.Chdir(t.TempDir())
+	path := filepath.Join(f.Folder, "audit.jsonl")
+	require.NoError(t, os.Rename(path, path+".1"))
+	f.Write(t, ca.Issue(t, nil, "owner"), ca)
+	changed, err := owner.ReloadSecurity(context.Background(), nil)
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.Empty(t, owner.Close(time.Second, true))
+	require.NoError(t, owner.Forget())
+	lines := audited(t, path)
+	require.Equal(t, "engine_closed", lines[len(lines)-1].Event)
+	require.NoFileExists(t, "audit.jsonl")
+}
+
 func audited(t *testing.T, path string) (list []audit.Entry) {
 	t.Helper()
 	file, err := os.Open(path)
