@@ -142,6 +142,7 @@ func TestMistakesNameKeyAndWhatItTakes(t *testing.T) {
 		{`{"rpc_server_port": "http"}`, `rpc_server_port: "http" has the wrong type`},
 		{`{"rpc_server_port": 65536}`, `65536 is out of range: it takes an integer from 0 to 65535`},
 		{`{"transfer_stall_timeout": "30"}`, `it takes a number from 0.01 to 86400 s, or a text like "20ms"`},
+		{`{"name": "` + strings.Repeat("n", 256) + `"}`, `has 256 bytes; it takes a text of at most 255 bytes`},
 		{`{"log_level": "loud"}`, `"loud" is out of range: it takes one of debug, info, warning, error`},
 		{`{"transports/rdma/endpoint/service_level": 16}`,
 			`transports/rdma/endpoint/service_level: 16 is out of range: it takes an integer from 0 to 15`},
@@ -206,6 +207,14 @@ func TestAKeyThatIsThereTwiceIsAMistake(t *testing.T) {
 	}
 	_, err := Load(Options{}, `{"security": {"data": "sign"}, "staging": {"enable": true}, "name": "security"}`)
 	require.NoError(t, err, "keys of several objects, and a value that is a key elsewhere")
+}
+
+func TestNamesOfEnginesAreTakenAsPeersTakeThem(t *testing.T) {
+	for name, taken := range map[string]bool{"": true, strings.Repeat("\u00e9", 127): true, "a b/c": true,
+		strings.Repeat("\u00e9", 128): false, "\xff": false} {
+		_, err := Load(birdsOnly, map[string]any{"name": name})
+		require.Equal(t, taken, err == nil, "%q: %v", name, err)
+	}
 }
 
 func TestValuesAreTakenInEveryFaithfulForm(t *testing.T) {

@@ -5,7 +5,7 @@ import "time"
 // Engine holds the settings of the engine itself and of the core. Defaults and ranges are upstream's where the tag says
 // so.
 type Engine struct {
-	Name                 string        `key:"name" help:"Name of the engine, shown to peers and in logs; empty chooses one."`
+	Name                 string        `key:"name" takes:"short text" help:"Name of the engine, shown to peers and in logs; empty chooses one."`
 	MetadataType         string        `key:"metadata_type" takes:"p2p|etcd|redis|http" default:"p2p" from:"upstream" help:"Where names of segments are found; with p2p a name is an address, and no service is needed."`
 	MetadataServers      string        `key:"metadata_servers" from:"upstream" help:"The service of metadata_type: host:port or https://host:port of each member of etcd, with commas between them; host:port or a redis:// or rediss:// URL of Redis; the URL of an HTTP metadata server. Unused with p2p."`
 	MetadataUser         string        `key:"metadata_user" help:"User of this engine at the metadata service; empty: none, or the default user of Redis."`

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/tent-engine/tent/gocore/mem"
 )
@@ -27,6 +28,8 @@ var kinds = map[string]Takes{
 		Check: checkFolders},
 	"folder": {Kind: Text, What: `"" or the absolute path of a folder`, Check: checkFolder},
 	"name":   {Kind: Text, What: "a name", Check: checkNamed},
+	"short text": {Kind: Text, What: fmt.Sprintf("a text of at most %d bytes", shortMax),
+		Check: checkShort},
 	"addresses": {Kind: Texts, What: `a list of IP addresses of this machine, as in ["10.0.0.5", "fd00::5"]`,
 		Check: checkAddresses},
 	"endpoint": {Kind: Text, What: `"" or a place to listen, as in "127.0.0.1:9400", "[::1]:9400" or "9400"`,
@@ -44,7 +47,10 @@ var kinds = map[string]Takes{
 		Check: checkMatrix},
 }
 
-const tebibyte = 1 << 40
+const (
+	tebibyte = 1 << 40
+	shortMax = 255 // bytes of a name, as peers take them (control, segment)
+)
 
 // Short forms for the fields of structures.
 var (
@@ -252,6 +258,17 @@ func checkEndpoint(v any) error {
 func checkNamed(v any) error {
 	if v == "" {
 		return errors.New("the name is empty")
+	}
+	return nil
+}
+
+// checkShort takes texts that peers take.
+func checkShort(v any) error {
+	switch text := v.(string); {
+	case len(text) > shortMax:
+		return fmt.Errorf("%s has %d bytes", show(text), len(text))
+	case !utf8.ValidString(text):
+		return fmt.Errorf("%s is not UTF-8", show(text))
 	}
 	return nil
 }

@@ -39,9 +39,10 @@ func ThisMachine() Lookups {
 // nothing, which is loopback. The engine calls itself by advertised where that is set. Behind a wildcard it is the
 // address from which the default route starts, as that is the one that other hosts most likely reach.
 //
-// Errors: InvalidArgument for a name that leads to no address of this machine, naming the setting.
+// Errors: InvalidArgument, naming the setting, for a name that leads to no address of this machine, and for an
+// advertised one that no address can have.
 func FindHost(hostname, advertised string, n Lookups) (Host, error) {
-	hostname = strings.Trim(hostname, "[]")
+	hostname, advertised = strings.Trim(hostname, "[]"), strings.Trim(advertised, "[]")
 	if hostname == "" {
 		hostname = "127.0.0.1"
 	}
@@ -69,18 +70,39 @@ func FindHost(hostname, advertised string, n Lookups) (Host, error) {
 		return h, errs.New(errs.InvalidArgument, "listen", "%s is local to a link: each host has its own",
 			h.Bind).WithHint("set rpc_server_hostname to another address of this machine, IPv4 or one such as fd00::5")
 	}
-	if advertised != "" {
-		h.Name = advertised
-		if _, is := n.Interface(advertised); is {
-			a, err := n.named(advertised)
-			if err != nil {
-				return h, err
-			}
-			h.Name = a.String()
-		}
+	if advertised == "" {
+		return h, nil
 	}
-	return h, nil
+	h.Name, err = n.advertised(advertised)
+	return h, err
 }
+
+// advertised returns the host of rpc_advertise_hostname as it stands in an address. It may be a name or an address that
+// only peers know, so nobody is asked.
+func (n Lookups) advertised(host string) (string, error) {
+	if _, is := n.Interface(host); is {
+		a, err := n.named(host)
+		return a.String(), err
+	}
+	address := net.JoinHostPort(host, "65535") // the longest port
+	err := CheckAddress(address)
+	literal, unparsed := netip.ParseAddr(host)
+	switch {
+	case err == nil && len(address) > addressMax:
+		err = invalid("the host has %d bytes", len(host))
+	case unparsed == nil && literal.IsUnspecified():
+		err = invalid("it is not the address of one host")
+	}
+	if err != nil {
+		return "", errs.New(errs.InvalidArgument, "listen", "rpc_advertise_hostname is %q, which peers cannot use: %s",
+			errs.Printable(host, hostMax), errs.From("listen", err).Cause).
+			WithHint("set it to a host name, an IP address or an interface, without a port")
+	}
+	return host, nil
+}
+
+// addressMax bounds "host:port" in bytes, as peers do (control, segment).
+const addressMax = 255
 
 func behindWildcard(wildcard netip.Addr, advertised string, n Lookups) (netip.Addr, error) {
 	if advertised != "" {

@@ -2,7 +2,9 @@ package meta
 
 import (
 	"errors"
+	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,6 +64,8 @@ func TestAHostNameLeadsToAnAddressThatPeersCanUse(t *testing.T) {
 		{"both", "", "", "10.1.0.5", "10.1.0.5", "both"},
 		{"eth0", "", "", "10.0.0.5", "10.0.0.5", "10.0.0.5"},
 		{"eth1", "node7", "", "10.1.0.5", "10.1.0.5", "node7"},
+		{"eth1", "[fd00::9]", "", "10.1.0.5", "10.1.0.5", "fd00::9"},
+		{"0.0.0.0", "[fd00::5]", "10.1.0.5", "0.0.0.0", "10.1.0.5", "fd00::5"},
 		{"0.0.0.0", "", "10.1.0.5", "0.0.0.0", "10.1.0.5", "10.1.0.5"},
 		{"0.0.0.0", "node7", "10.1.0.5", "0.0.0.0", "10.0.0.5", "node7"},
 		{"0.0.0.0", "outside.example", "10.1.0.5", "0.0.0.0", "10.1.0.5", "outside.example"},
@@ -84,6 +88,24 @@ func TestAHostNameThatLeadsNowhereIsRefused(t *testing.T) {
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), hostname)
 		require.ErrorContains(t, err, why, hostname)
 		require.ErrorContains(t, err, "rpc_server_hostname", hostname)
+	}
+}
+
+// What an engine calls itself is half of its address. Peers check that, so nothing else is taken.
+func TestAnAdvertisedHostStandsInAnAddress(t *testing.T) {
+	for _, bad := range []string{"host:4000", "foo bar:99", "10.0.0.5:7000", "[fd00::5]:7000", "a/b", "a b", ".", "-",
+		"0.0.0.0", "::", strings.Repeat("h", 250), strings.Repeat("h", 300), "\x00", "\xff"} {
+		_, err := FindHost("127.0.0.1", bad, twoNICs(""))
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%q", bad)
+		require.ErrorContains(t, err, "rpc_advertise_hostname", bad)
+	}
+	for _, good := range []string{"node-7.prod", "under_score", "10.0.0.9", "fd00::9", "[::1]", "eth0",
+		strings.Repeat("h", 249)} {
+		h, err := FindHost("127.0.0.1", good, twoNICs(""))
+		require.NoError(t, err, good)
+		address := net.JoinHostPort(h.Name, "65535")
+		require.NoError(t, CheckAddress(address), good)
+		require.LessOrEqual(t, len(address), addressMax)
 	}
 }
 
