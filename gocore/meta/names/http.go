@@ -77,7 +77,9 @@ func onlyGet(_ *http.Request, via []*http.Request) error {
 // do carries out a request and returns the status and the body.
 func (h *HTTP) do(ctx context.Context, method, key string, body []byte) (int, []byte, error) {
 	to := h.base
-	to.RawQuery = url.Values{"key": {key}}.Encode()
+	query := to.Query() // of the address
+	query.Set("key", key)
+	to.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err

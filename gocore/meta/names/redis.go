@@ -81,13 +81,47 @@ func NewRedis(address string, access Access) (*Redis, error) {
 		}
 	}
 	options.PoolSize, options.MaxRetries, options.DialerRetries, options.ContextTimeoutEnabled = 2, 1, 1, true
+	options.DialTimeout, options.ReadTimeout, options.WriteTimeout = limitMax, limitMax, limitMax
 	options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return &Redis{redis.NewClient(options), options.Addr}, nil
 }
 
+// limitMax is the longest limit of a question (metadata_timeout). The client has limits of its own, of 3 and 5 seconds
+// unless told otherwise, and takes the shorter one.
+const limitMax = time.Minute
+
+// ask returns the answer to a question, and leaves it at the end of ctx: the client looks at the deadline alone. A
+// question that was left ends by its deadline, or with Close.
+func ask[T any](ctx context.Context, question func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		value, err := question()
+		answers <- answer{value, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+// run carries out a script, and reports whether it returned 1.
+func (r *Redis) run(ctx context.Context, script *redis.Script, key string, arguments ...any) (bool, error) {
+	return ask(ctx, func() (bool, error) {
+		n, err := script.Run(ctx, r.client, []string{key}, arguments...).Int()
+		return n == 1, err
+	})
+}
+
 // Get implements Service.
 func (r *Redis) Get(ctx context.Context, key string) ([]byte, error) {
-	value, err := r.client.Get(ctx, key).Bytes()
+	value, err := ask(ctx, func() ([]byte, error) { return r.client.Get(ctx, key).Bytes() })
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
@@ -96,22 +130,18 @@ func (r *Redis) Get(ctx context.Context, key string) ([]byte, error) {
 
 // Swap implements Service.
 func (r *Redis) Swap(ctx context.Context, key string, old, value []byte, lease time.Duration) (bool, error) {
-	return is(swapScript.Run(ctx, r.client, []string{key}, old, value, lease.Milliseconds()))
+	return r.run(ctx, swapScript, key, old, value, lease.Milliseconds())
 }
 
 // Renew implements Service.
 func (r *Redis) Renew(ctx context.Context, key string, value []byte, lease time.Duration) (bool, error) {
-	return is(renewScript.Run(ctx, r.client, []string{key}, value, lease.Milliseconds()))
+	return r.run(ctx, renewScript, key, value, lease.Milliseconds())
 }
 
 // Remove implements Service.
 func (r *Redis) Remove(ctx context.Context, key string, value []byte) error {
-	return removeScript.Run(ctx, r.client, []string{key}, value).Err()
-}
-
-func is(answer *redis.Cmd) (bool, error) {
-	n, err := answer.Int()
-	return n == 1, err
+	_, err := r.run(ctx, removeScript, key, value)
+	return err
 }
 
 // Watch implements Service. Redis announces no change by itself, so the engine that swaps a value says so on a channel

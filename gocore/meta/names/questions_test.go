@@ -1,0 +1,125 @@
+package names
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mute is a server that takes questions and never answers; asked hears of the first bytes of each connection.
+func mute(t *testing.T) (address string, asked chan struct{}) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	asked = make(chan struct{}, 64)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() {
+				defer conn.Close()
+				for first := true; ; first = false {
+					if _, err := conn.Read(make([]byte, 4096)); err != nil {
+						return
+					}
+					if first {
+						asked <- struct{}{}
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { // behind those of the test, which close the connections
+		require.NoError(t, listener.Close())
+		running.Wait()
+	})
+	return listener.Addr().String(), asked
+}
+
+// A question ends with its context, also where that is canceled long before its deadline.
+func TestAQuestionEndsWithItsContext(t *testing.T) {
+	for name, open := range map[string]func(address string) (Service, error){
+		"http":  func(address string) (Service, error) { return NewHTTP("http://"+address, Access{}) },
+		"redis": func(address string) (Service, error) { return NewRedis(address, Access{}) },
+		"etcd":  func(address string) (Service, error) { return NewEtcd([]string{address}, Access{}, time.Hour) },
+	} {
+		for question, ask := range map[string]func(context.Context, Service) error{
+			"get": func(ctx context.Context, s Service) error {
+				_, err := s.Get(ctx, "k")
+				return err
+			},
+			"swap": func(ctx context.Context, s Service) error {
+				_, err := s.Swap(ctx, "k", nil, nil, lease)
+				return err
+			},
+			"renew": func(ctx context.Context, s Service) error {
+				_, err := s.Renew(ctx, "k", nil, lease)
+				return err
+			},
+			"remove": func(ctx context.Context, s Service) error { return s.Remove(ctx, "k", nil) },
+		} {
+			if name == "etcd" && question == "renew" {
+				continue // it knows no lease of ours, so it has nothing to ask
+			}
+			t.Run(name+" "+question, func(t *testing.T) {
+				address, asked := mute(t)
+				s, err := open(address)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, s.Close()) })
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				ended := make(chan error, 1)
+				go func() { ended <- ask(ctx, s) }()
+				<-asked
+				cancel()
+				select {
+				case err := <-ended:
+					require.ErrorContains(t, err, "context canceled")
+				case <-time.After(20 * time.Second):
+					t.Fatal("it goes on")
+				}
+			})
+		}
+	}
+}
+
+// No limit of the client is shorter than the longest one of the settings.
+func TestRedisHasTheLimitOfTheSettings(t *testing.T) {
+	for _, address := range []string{"10.0.0.5:6379", "redis://10.0.0.5:6379/0", "rediss://10.0.0.5:6379"} {
+		s, err := NewRedis(address, Access{})
+		require.NoError(t, err)
+		o := s.client.Options()
+		for _, limit := range []time.Duration{o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout} {
+			require.GreaterOrEqual(t, limit, time.Minute, address)
+		}
+		require.NoError(t, s.Close())
+	}
+}
+
+// The address of an HTTP server may have a query, as the tenant of a gateway.
+func TestTheQueryOfTheAddressIsKept(t *testing.T) {
+	var asked []url.Values
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Query())
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(server.Close)
+	s, err := NewHTTP(server.URL+"/metadata?cluster=a&key=x", Access{})
+	require.NoError(t, err)
+	for _, key := range []string{"k", "l"} {
+		_, err = s.Get(t.Context(), key)
+		require.NoError(t, err)
+	}
+	require.Equal(t, []url.Values{{"cluster": {"a"}, "key": {"k"}}, {"cluster": {"a"}, "key": {"l"}}}, asked)
+	require.NoError(t, s.Close())
+}
