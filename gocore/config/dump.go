@@ -50,10 +50,7 @@ func (c *Config) why(key string) string {
 		return c.why(same)
 	}
 	if _, bound := c.targets[key]; bound {
-		if key == policyKey && c.Engine.LegacySelection {
-			return "use_legacy_transport_selection is true"
-		}
-		return ""
+		return c.whyOverruled(key)
 	}
 	if branch, found := strings.CutPrefix(group(key), "transports/"); found {
 		if t := c.carrierOf(branch); t == nil || !t.settings.IsValid() {
@@ -61,6 +58,20 @@ func (c *Config) why(key string) string {
 		}
 	}
 	return "nothing in this build reads it"
+}
+
+// whyOverruled returns the setting that keeps a key from having an effect, "" for none.
+func (c *Config) whyOverruled(key string) string {
+	older := strings.HasPrefix(key, "metrics/http_") && !isDefault(c.origins[c.index[key]])
+	switch {
+	case key == policyKey && c.Engine.LegacySelection:
+		return "use_legacy_transport_selection is true"
+	case older && c.Engine.MetricsListen != "":
+		return "metrics/listen is set"
+	case older && c.Engine.MetricsPort == 0 && key == "metrics/http_host":
+		return "metrics/http_port is 0"
+	}
+	return ""
 }
 
 func copied(v any) any {
