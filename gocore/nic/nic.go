@@ -44,7 +44,7 @@ func look(root fs.FS, name string, depth int) (NIC, bool) {
 	if err != nil {
 		return NIC{Node: -1}, false // also a file like bonding_masters
 	}
-	n := NIC{Node: -1, Virtual: true, Up: flags&interfaceUp != 0 && text(root, folder+"/operstate") != "down"}
+	n := NIC{Node: -1, Virtual: true, Up: flags&interfaceUp != 0 && carries(text(root, folder+"/operstate"))}
 	n.MTU, _ = strconv.Atoi(text(root, folder+"/mtu")) // 0: unknown
 	device := deviceOf(root, folder)
 	if device == "" {
@@ -59,6 +59,10 @@ func look(root fs.FS, name string, depth int) (NIC, bool) {
 	}
 	return n, true
 }
+
+// carries reports whether an interface moves packets by its operational state. One that does not know it is up for all
+// that the kernel says (Documentation/networking/operstates.rst), as loopback is; none stands in an old /sys.
+func carries(state string) bool { return state == "up" || state == "unknown" || state == "" }
 
 // deviceOf is the folder of the interface among the devices, "" where links are hidden.
 func deviceOf(root fs.FS, folder string) string {
