@@ -90,7 +90,7 @@ PANELS = (
         {
             "retries": "sum(rate(tent_retries_total{$E}[$W]))",
             "reroutes": "sum(rate(tent_reroutes_total{$E}[$W]))",
-            "failover {{from}} to {{to}}": "sum by (from, to) (rate(tent_transport_failover_total{$E}[$W]))",
+            "failover {{from}} to {{to}}": "sum by (from, to) (rate(tent_transport_failover_total{$E}[$W])) > 0",
             "slices asked back": rate("tent_withdrawn_total"),
         },
     ),

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -94,6 +95,27 @@ const (
 	failedOver   = `tent_transport_failover_total{from="rdma",to="tcp"}`
 	triedOverTCP = `tent_transport_attempts_total{transport="tcp"}`
 )
+
+// A series that comes with its first event has no rate at that event. So each pair of transports between which tasks
+// may switch is there from the start, and no other one: none of a transport to itself, or between peers and files.
+func TestEachPairOfTransportsCountsFailoversFromTheStart(t *testing.T) {
+	w := newTwoWays(t, nil, "")
+	pairs := func(e *engine.Engine) map[string]float64 {
+		found := map[string]float64{}
+		for name, value := range e.Metrics() {
+			if strings.HasPrefix(name, "tent_transport_failover_total{") {
+				found[name] = value
+			}
+		}
+		return found
+	}
+	require.Equal(t, map[string]float64{failedOver: 0, `tent_transport_failover_total{from="tcp",to="rdma"}`: 0},
+		pairs(w.here))
+	all := pairs(openAll(t, nil))
+	require.Contains(t, all, `tent_transport_failover_total{from="shm",to="tcp"}`)
+	require.NotContains(t, all, `tent_transport_failover_total{from="tcp",to="tcp"}`)
+	require.NotContains(t, all, `tent_transport_failover_total{from="tcp",to="buf-io"}`)
+}
 
 func TestStatusCorruptionTriggersFailoverToSecondary(t *testing.T) {
 	w := newTwoWays(t, nil, "transport=rdma status_corrupt_rate=1")
