@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
 )
@@ -99,16 +101,29 @@ func readText(text, inline, filePrefix string) (layer, error) {
 	return parse(origin, data)
 }
 
-// ReadFile reads a settings file, of at most 4 MiB.
-func ReadFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+// readLimit bounds the wait for the end of a file that another program writes meanwhile.
+const readLimit = 10 * time.Second
+
+// ReadFile reads a settings file, of at most 4 MiB. It may be a pipe, as that of <(...) in a shell, and then has 10
+// seconds to its end.
+func ReadFile(path string) ([]byte, error) { return readFile(path, readLimit) }
+
+func readFile(path string, limit time.Duration) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would block until somebody writes
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }()             // only read: nothing can be lost
+	_ = f.SetReadDeadline(time.Now().Add(limit)) // a file on a disk has no deadline, and needs none
 	data, err := io.ReadAll(io.LimitReader(f, fileBytesMax+1))
-	if err == nil && len(data) > fileBytesMax {
+	about, unknown := f.Stat()
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = fmt.Errorf("it has not ended within %v", limit)
+	case err == nil && len(data) > fileBytesMax:
 		err = fmt.Errorf("it is larger than %d MiB", fileBytesMax>>20)
+	case err == nil && len(data) == 0 && unknown == nil && about.Mode()&os.ModeNamedPipe != 0:
+		err = errors.New("it is a FIFO, and nobody writes into it")
 	}
 	return data, err
 }
