@@ -178,7 +178,7 @@ func (t *Transport) farSlices(c *copier, l *link, from *imported, first, end int
 			c.vector.Add(local, from.remote+uintptr(remote), n)
 		}
 	}
-	done, errno := c.move(int(l.pid), write)
+	done, errno := l.move(c, write)
 	switch {
 	case errno == 0 || end > first+1:
 	case errno == unix.EFAULT:
@@ -191,11 +191,16 @@ func (t *Transport) farSlices(c *copier, l *link, from *imported, first, end int
 	return errno
 }
 
-func (c *copier) move(pid int, write bool) (uint64, unix.Errno) {
-	if write {
-		return c.vector.Write(pid)
+// move moves the ranges that a copier has added, unless the peer's pid is another program's by now.
+func (l *link) move(c *copier, write bool) (uint64, unix.Errno) {
+	switch {
+	case l.space.Gone():
+		c.vector.Reset()
+		return 0, unix.ESRCH
+	case write:
+		return c.vector.Write(int(l.pid))
 	}
-	return c.vector.Read(pid)
+	return c.vector.Read(int(l.pid))
 }
 
 // blame makes the error of a slice that stopped at its byte at.

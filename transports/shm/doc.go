@@ -17,10 +17,11 @@
 //	  copy                into the mapping, or by one system call
 //	  hazard.View.Leave
 //
-// No lock, no clock, no allocation, no other goroutine; some 65 ns beside the copy (BenchmarkInline, processor time). A
-// slice that does not fit there (more than 256 KiB, or a more urgent class waits) goes through Submit into a queue per
-// class. Any of these empties it that has time: the submitter for a little, a waiter (Poll), and copy workers, one less
-// than there are cores, which sleep otherwise: waking one costs more than copying 256 KiB.
+// No lock, no allocation, no other goroutine, and a clock only before the system call; some 65 ns beside the copy
+// (BenchmarkInline, processor time). A slice that does not fit there (more than 256 KiB, or a more urgent class waits)
+// goes through Submit into a queue per class. Any of these empties it that has time: the submitter for a little, a
+// waiter (Poll), and copy workers, one less than there are cores, which sleep otherwise: waking one costs more than
+// copying 256 KiB.
 //
 // # The queue
 //
@@ -79,8 +80,11 @@
 //	Yama's scope 2 or 3                    allocated memory only
 //	not dumpable, /proc with hidepid       nothing: processes cannot be told
 //
-// The end of a process is heard from its pidfd, at once; a transport that closes says goodbye to the peers that
-// attached to it. An initiator that leaves says so by a message and in the page: the message may be lost.
+// The end of a process is heard from its pidfd, at once. A peer that calls exec goes on as another program, and its
+// pidfd says nothing. So its address space is asked (vm.Space): before a system call that copies, if the last answer is
+// a millisecond old, and by each link every five seconds, for mapped memory, which is nobody's then. A transport that
+// closes says goodbye to the peers that attached to it. An initiator that leaves says so by a message and in the page:
+// the message may be lost.
 //
 // # Goroutines
 //
@@ -88,5 +92,5 @@
 // the rail up, makes mapped pages present and unmaps revoked regions. Close stops and awaits them in that order: links,
 // then copiers, which complete the links' slices, then peers' pages, then the watcher.
 //
-// Choices with a rejected alternative are records in docs/design/decisions: 0039, 0040, 0053.
+// Choices with a rejected alternative are records in docs/design/decisions: 0039, 0040, 0053, 0163.
 package shm

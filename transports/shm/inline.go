@@ -6,9 +6,9 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// Inline copies slices of one rail before it returns. It takes no lock, asks no clock and allocates nothing: a table
-// lookup and a hazard slot are all that it adds to the copy. It refuses slices that would keep its caller for long,
-// that a more urgent slice waits in front of, or that it cannot carry out: Submit says why.
+// Inline copies slices of one rail before it returns. It takes no lock and allocates nothing: a table lookup and a
+// hazard slot are all that it adds to the copy, and a look at the clock to the kernel's. It refuses slices that would
+// keep its caller for long, that a more urgent slice waits in front of, or that it cannot carry out: Submit says why.
 func (t *Transport) Inline(slices []*transport.Slice) bool {
 	if len(slices) == 0 {
 		return true
@@ -104,7 +104,7 @@ func (t *Transport) inlineFar(l *link, slices []*transport.Slice, from *imported
 	if n == 0 {
 		return 0
 	}
-	if _, errno := c.move(int(l.pid), slices[0].Op == transport.Write); errno != 0 {
+	if _, errno := l.move(c, slices[0].Op == transport.Write); errno != 0 {
 		return 0
 	}
 	return n

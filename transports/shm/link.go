@@ -33,8 +33,9 @@ type link struct {
 	hungry bool // under queue.mu
 
 	// Set before the rail first comes up, constant afterwards.
-	view *hazard.View
-	pid  uint32 // of the peer; access may be gone before the last copier
+	view  *hazard.View
+	pid   uint32 // of the peer; access may be gone before the last copier
+	space *vm.Space
 
 	mu       sync.Mutex     // of imports
 	access   *access.Access // nil before the greeting, and at the end
@@ -104,7 +105,7 @@ func (l *link) Met(a *access.Access) {
 	foreign := l.verify(a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.access, l.view, l.pid, l.foreign = a, a.View, a.PID, foreign
+	l.access, l.view, l.pid, l.space, l.foreign = a, a.View, a.PID, a.Space(), foreign
 	l.meetLocked()
 }
 

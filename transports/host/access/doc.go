@@ -8,7 +8,8 @@
 //	leaves: by a message, and in the page   -->  the grant ends
 //	the peer has ended, or said goodbye     <--  closes: says goodbye to all that have a grant
 //
-// The end of a process is heard from its pidfd, at once. Messages about leaving may be lost: the page says it, too.
+// The end of a process is heard from its pidfd, at once, and an exec within five seconds (vm.Space). Messages about
+// leaving may be lost: the page says it, too.
 //
 // # Strangers
 //

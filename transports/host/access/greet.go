@@ -24,10 +24,14 @@ type Access struct {
 	p       *Point
 	token   Token
 	process *vm.Process // nil: our own
+	space   *vm.Space   // nil: our own
 }
 
 // Process is the peer's, nil for our own engine.
 func (a *Access) Process() *vm.Process { return a.process }
+
+// Space is the peer's address space, nil for our own engine.
+func (a *Access) Space() *vm.Space { return a.space }
 
 // Ask makes a call of the transport's own and returns the answer without its version.
 func (a *Access) Ask(ctx context.Context, to transport.Peer, kind byte, rest []byte) ([]byte, error) {
@@ -94,13 +98,17 @@ func (l *Link) approach(a *Access, w *welcome) *errs.Error {
 
 func (l *Link) meetProcess(a *Access, w *welcome) *errs.Error {
 	process, offers, err := manifest.Meet(l.p.Me, w.owner, l.Peer.ID)
+	if err == nil {
+		a.process, a.Offers = process, offers
+		// Behind the manifest and before the page, which shows that no exec came between.
+		a.space, err = process.Space()
+	}
 	if errors.Is(err, unix.ESRCH) { // perhaps it ends, or another one begins, just now
 		return errs.Wrap(errs.PeerUnreachable, l.p.op("attach"), err).WithScope(errs.ScopeLink, errs.SidePath)
 	}
 	if err != nil {
 		return l.p.Refusal("%v", err)
 	}
-	a.process, a.Offers = process, offers
 	if err := l.p.watcher.add(process.Fd(), func() { l.Die(l.Ended()) }); err != nil {
 		return errs.From(l.p.op("attach"), err)
 	}
@@ -119,9 +127,10 @@ func (a *Access) part() {
 	if a.process != nil {
 		a.p.watcher.remove(a.process.Fd())
 		a.process.Close()
+		a.space.Close()
 		a.Offers.Unmap()
 	}
-	a.process, a.Offers = nil, nil
+	a.process, a.space, a.Offers = nil, nil, nil
 }
 
 // Fetch opens a file that the peer holds open, by its /proc entry. Of pidfd_getfd, a socket's SCM_RIGHTS and this, it

@@ -40,7 +40,17 @@ type course Link
 
 func (c *course) Greet() *errs.Error        { return (*Link)(c).greet() }
 func (c *course) Abandon(cause *errs.Error) { c.of.Abandon(cause) }
-func (c *course) Tick() *errs.Error         { c.of.Tick(); return nil }
+
+// Tick looks for a peer that has called exec: its pidfd stays silent, and mappings of its memory stay valid.
+func (c *course) Tick() *errs.Error {
+	l := (*Link)(c)
+	if l.access.space.Gone() {
+		l.PeerEnded()
+		return nil
+	}
+	c.of.Tick()
+	return nil
+}
 
 func (c *course) Rail() transport.RailInfo {
 	info := c.of.Rail()
@@ -65,15 +75,15 @@ func (c *course) End() {
 
 func pidName(pid uint32) string { return "pid " + strconv.Itoa(int(pid)) }
 
-// PeerEnded ends the link of a peer that a system call did not find any more, and returns the cause.
+// PeerEnded ends the link of a peer that is not found any more by a system call, and returns the cause.
 func (l *Link) PeerEnded() *errs.Error {
 	e := l.Ended()
 	l.Die(e)
 	return e
 }
 
-// Ended is the error of a peer after the end of its process.
+// Ended is the error of a peer after the end of its process, or of the program that it ran.
 func (l *Link) Ended() *errs.Error {
-	return errs.New(errs.PeerUnreachable, l.p.Name, "the peer's process has ended").
+	return errs.New(errs.PeerUnreachable, l.p.Name, "the peer's process has ended, or runs another program now").
 		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.Peer.Address, l.p.Name, "")
 }

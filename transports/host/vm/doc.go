@@ -5,10 +5,14 @@
 // # Which process
 //
 // A pid alone names nobody: numbers are used again. Open takes a pidfd and then checks the start time, so a Process is
-// the one that told us both. Only the pidfd says that it has ended. The two system calls that move bytes take a pid all
-// the same; between a peer's end and the moment when its watcher is heard, the number could be another's. The kernel
-// hands numbers out in a circle, so that takes tens of thousands of new processes in between; a caller that comes from
-// a longer pause (stopped, suspended) asks Ended first. A READ can be made certain by asking Ended after it.
+// the one that told us both. Only the pidfd says that it has ended. It is silent when the process calls exec and goes
+// on as another program, which may have other memory at the same addresses. A Space ends in both cases.
+//
+// The two system calls that move bytes take a pid, and look for the address space when they begin: a call that is under
+// way stays in that one. A caller asks Space.Gone before each. That leaves the calls that begin within a millisecond of
+// the last answer: for an exec, which takes about as long itself, or while the caller's thread is stopped between the
+// question and its call and the number becomes another process's. A child by vfork keeps its parent's address space
+// alive until it calls exec.
 //
 // # Boundaries
 //

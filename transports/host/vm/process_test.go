@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/tests/forked"
 )
@@ -191,6 +192,30 @@ func TestProcessIsTheOneThatBeganThen(t *testing.T) {
 	require.Error(t, err)
 	_, err = Open(c.Identity.PID, c.Identity.Started)
 	require.ErrorIs(t, err, unix.ESRCH)
+}
+
+// An address space ends with its process, also for a caller that has heard nothing of that yet, and its number is
+// nobody's then.
+func TestAnAddressSpaceEndsWithItsProcess(t *testing.T) {
+	c := start(t)
+	p := open(t, c)
+	s, err := p.Space()
+	require.NoError(t, err)
+	defer s.Close()
+	later := func() { s.asked.Store(int64(clock.Now().Add(-answerLasts))) } // than an answer lasts
+	require.False(t, s.Gone())
+	require.NoError(t, c.Stop())
+	later()
+	require.False(t, s.Gone(), "stopped is not ended")
+	require.Zero(t, testing.AllocsPerRun(10, func() { s.Gone() }))
+	c.Kill()
+	later()
+	require.True(t, s.Gone())
+	require.True(t, s.Gone(), "for good")
+	_, err = p.Space()
+	require.ErrorIs(t, err, unix.ESRCH)
+	s.Close()
+	require.False(t, s.Gone(), "a closed one gives no answer")
 }
 
 // waitFor waits for the end of a process as the kernel reports it.
