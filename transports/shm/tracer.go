@@ -33,6 +33,7 @@ func (l *tracerList) admit(a *access.Grant, everybody bool) int32 {
 	switch {
 	case l.any:
 		return vm.AnyTracer
+	case l.named == a || slices.Contains(l.wait, a): // its greeting came twice
 	case l.named == nil:
 		l.nameLocked(a)
 	default:

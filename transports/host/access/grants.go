@@ -33,10 +33,14 @@ type Grant struct {
 	PID  uint32
 
 	link    Token // the peer's name of it
+	claim   manifest.Claim
 	token   Token
 	page    *hazard.Page
 	process *vm.Process // nil: our own
 	ended   atomic.Bool
+
+	greeted time.Time // when it was last given; under grants.mu, as mapped
+	mapped  bool      // the peer was seen to have the page: it says itself when it leaves
 }
 
 // Ended reports whether the peer has left or died. It is so before Config.Ended hears of it: an answer to the peer that
@@ -90,40 +94,61 @@ func (p *Point) Visitors() (list []transport.ID) {
 	return list
 }
 
-// admit makes a grant for a peer if its process is the one that it claims, and one of our own user. Nothing is kept for
-// anybody else.
+// admit gives a peer a grant for its link if its process is the one that it claims, and one of our own user. Nothing is
+// kept for anybody else. A greeting may come twice, or be sent again after its answer was lost: it has one grant.
 func (gs *grants) admit(ctx context.Context, from transport.Peer, link Token, claim manifest.Claim) (*Grant,
 	*errs.Error) {
-	g := &Grant{Peer: from, link: link, token: NewToken(), PID: claim.PID}
+	g := &Grant{Peer: from, link: link, claim: claim, token: NewToken(), PID: claim.PID, greeted: time.Now()}
 	if !gs.p.Own(from) {
 		if e := gs.meet(ctx, g, claim); e != nil {
 			return nil, e
 		}
 	}
-	gs.sweep()
-	if e := gs.keep(g); e != nil {
+	gs.sweep(g.greeted)
+	kept, e := gs.keep(g)
+	if kept != g {
 		gs.p.release(g)
-		if e.Code == errs.TooManyRequests {
-			gs.p.Host.Refused(transport.RefusedLimit, from.Address, e)
-		}
-		return nil, e
 	}
-	return g, nil
+	if e != nil && e.Code == errs.TooManyRequests {
+		gs.p.Host.Refused(transport.RefusedLimit, from.Address, e)
+	}
+	return kept, e
 }
 
-// sweep ends the grants of peers that have left, of which the message was lost.
-func (gs *grants) sweep() {
-	var left []*Grant
+// sweep ends the grants of peers that have left, of which the message was lost, and of those that never came.
+func (gs *grants) sweep(now time.Time) {
+	var left, doubted []*Grant
 	gs.mu.Lock()
 	for _, g := range gs.byToken { // a page is there as long as it is in this table
-		if g.page.Left() {
+		switch {
+		case g.page.Left():
 			left = append(left, g)
+		case !g.mapped && now.Sub(g.greeted) > GreetLimit && g.page.Withhold():
+			doubted = append(doubted, g)
 		}
 	}
 	gs.mu.Unlock()
+	for _, g := range doubted {
+		if !gs.arrived(g) {
+			left = append(left, g)
+		}
+	}
 	for _, g := range left {
 		gs.end(g, CallLimit)
 	}
+}
+
+// arrived looks once whether a peer has mapped the page of its grant. One that has not by now did not hear the answer
+// to its greeting, or will greet again. The page is withheld.
+func (gs *grants) arrived(g *Grant) bool {
+	mapped := g.page.Mapped()
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if gs.byToken[g.token] == g && mapped {
+		g.mapped = true
+		g.page.Offer()
+	}
+	return mapped
 }
 
 // meet finds the process of a peer. Strangers that come in great numbers wait for each other, and open few files.
@@ -153,22 +178,30 @@ func (gs *grants) full(format string, args ...any) *errs.Error {
 		WithScope(errs.ScopeLink, errs.SidePath)
 }
 
-// keep makes the grant's page and enters it. Regions that were revoked for this peer alone stay so.
-func (gs *grants) keep(g *Grant) *errs.Error {
+// keep makes the grant's page and enters it, or returns the grant that its link has already. Regions that were revoked
+// for this peer alone stay so.
+func (gs *grants) keep(g *Grant) (*Grant, *errs.Error) {
 	p, op := gs.p, gs.p.op("attach")
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
+	ofPeer := gs.ofLocked(&g.Peer)
+	for _, have := range ofPeer {
+		if have.link == g.link && have.claim == g.claim {
+			have.greeted = g.greeted
+			return have, nil
+		}
+	}
 	switch {
 	case gs.closed:
-		return kit.Closed(op)
+		return nil, kit.Closed(op)
 	case len(gs.byToken) >= gs.max:
-		return gs.full("%d peers are attached already", len(gs.byToken))
-	case len(gs.ofLocked(&g.Peer)) >= GrantsPerPeer:
-		return gs.full("the peer has %d links to us already", GrantsPerPeer)
+		return nil, gs.full("%d peers are attached already", len(gs.byToken))
+	case len(ofPeer) >= GrantsPerPeer:
+		return nil, gs.full("the peer has %d links to us already", GrantsPerPeer)
 	}
 	page, err := p.Table.NewPage(int(g.PID), g.pidfd())
 	if err != nil {
-		return errs.From(op, err)
+		return nil, errs.From(op, err)
 	}
 	g.page = page
 	ctx, cancel := Bounded(context.Background(), RevokeLimit)
@@ -180,11 +213,11 @@ func (gs *grants) keep(g *Grant) *errs.Error {
 	if g.process != nil {
 		if err := p.watcher.add(g.process.Fd(), func() { gs.end(g, RevokeLimit) }); err != nil {
 			_ = p.Table.Retire(ctx, page)
-			return errs.From(op, err)
+			return nil, errs.From(op, err)
 		}
 	}
 	gs.byToken[g.token] = g
-	return nil
+	return g, nil
 }
 
 // of returns the grants of a peer from which a region is taken back, and writes that down for later ones.

@@ -50,7 +50,7 @@ func (l *Link) greet() *errs.Error {
 	p := l.p
 	ctx, cancel := context.WithTimeout(context.Background(), GreetLimit)
 	defer cancel()
-	answer, err := p.Host.Call(ctx, l.Peer, Hello(p.Version, l.secret, p.Manifest.Claims(p.Me)))
+	answer, err := p.Host.Call(ctx, l.Peer, Hello(p.Version, *l.secret.Load(), p.Manifest.Claims(p.Me)))
 	if err != nil {
 		e := *errs.From(p.op("attach"), err)
 		if e.Code == errs.PermissionDenied {
@@ -68,6 +68,7 @@ func (l *Link) greet() *errs.Error {
 	if e := l.approach(a, &w); e != nil {
 		a.part()
 		l.sayLeave(a)
+		l.rename() // that may be heard late, and is not to end the grant of the next greeting
 		return e.WithPeer(l.Peer.Address, p.Name, "")
 	}
 	l.access = a
@@ -84,16 +85,20 @@ func (l *Link) approach(a *Access, w *welcome) *errs.Error {
 	} else if err := l.meetProcess(a, w); err != nil {
 		return err
 	}
+	code := errs.PermissionDenied
 	fd, err := a.Fetch(w.page, unix.O_RDWR)
-	if err != nil {
-		return errs.Wrap(errs.PermissionDenied, op, err).WithScope(errs.ScopeLink, errs.SidePath)
+	if err == nil {
+		code = errs.Protocol
+		a.View, err = hazard.NewView(fd)
+		_ = unix.Close(fd)
 	}
-	a.View, err = hazard.NewView(fd)
-	_ = unix.Close(fd)
-	if err != nil {
-		return errs.Wrap(errs.Protocol, op, err).WithScope(errs.ScopeLink, errs.SidePath)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESTALE):
+		code = errs.PeerUnreachable // we came late, and the owner has taken the page back: another greeting gets one
 	}
-	return nil
+	return errs.Wrap(code, op, err).WithScope(errs.ScopeLink, errs.SidePath)
 }
 
 func (l *Link) meetProcess(a *Access, w *welcome) *errs.Error {

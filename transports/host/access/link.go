@@ -2,6 +2,7 @@ package access
 
 import (
 	"strconv"
+	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -25,14 +26,26 @@ type Link struct {
 
 	p      *Point
 	of     Traffic
-	secret Token   // the peer's name of this link
-	access *Access // the goroutine's
+	secret atomic.Pointer[Token] // the peer's name of this link
+	access *Access               // the goroutine's
 }
 
 // Start starts a link. It is called under Config.Life, once, when Number is known.
 func (l *Link) Start(p *Point, peer transport.Peer, of Traffic) {
-	l.p, l.of, l.secret = p, of, NewToken()
+	l.p, l.of = p, of
+	l.rename()
 	l.OneRail.Start(p.Name, p.Sink, &p.running, peer, (*course)(l))
+}
+
+// rename gives the link another name. Greetings by one name share a grant.
+func (l *Link) rename() {
+	name := NewToken()
+	l.secret.Store(&name)
+}
+
+func (l *Link) named(secret Token) bool {
+	name := l.secret.Load() // nil just before Start
+	return name != nil && *name == secret
 }
 
 // course is the part of kit.OneRail's life that all processes of a host have in common.

@@ -93,7 +93,7 @@ func (p *Point) hello(ctx context.Context, from transport.Peer, link Token, clai
 // goodbye ends the link of the peer that said it: its owner of memory closes.
 func (p *Point) goodbye(from transport.Peer, secret Token) {
 	for l := range p.Links() {
-		if l.secret == secret && l.Peer.ID == from.ID {
+		if l.named(secret) && l.Peer.ID == from.ID {
 			// separates this end from a failure
 			why := errs.New(errs.EngineClosed, "", "the peer has closed its engine")
 			l.Die(errs.Wrap(errs.PeerUnreachable, p.Name, why).WithScope(errs.ScopeLink, errs.SideRemote).

@@ -12,7 +12,7 @@ import (
 
 // Calls over the control plane. A request is the version of the transport, a kind, a token, and more by its kind.
 const (
-	CallHello   = 1 // initiator: its token for the link, its claim. Answer: a welcome
+	CallHello   = 1 // initiator: its token for the link, its claim. Answer: a welcome, the same for the same link
 	CallLeave   = 2 // initiator: the token it was given; it has left our memory alone for good. Answer: nothing
 	CallGoodbye = 3 // owner: the initiator's token; the owner closes. Answer: nothing
 	CallOwn     = 8 // from here on: the transport's own, of a peer with a grant; the token that it was given

@@ -383,3 +383,27 @@ func TestNobodyIsInsideInAnOldEpoch(t *testing.T) {
 	}
 	t.Logf("%d fences", fences)
 }
+
+// A page that is withheld is refused to those that come, until it is offered again; those that are there keep it.
+func TestAPageThatIsWithheldIsRefused(t *testing.T) {
+	_, page, view, r := pair(t)
+	come := func() error {
+		v, err := NewView(page.Fd())
+		if err == nil {
+			v.Unmap()
+		}
+		return err
+	}
+	require.True(t, page.Withhold())
+	require.False(t, page.Withhold(), "one looks at a time")
+	require.ErrorIs(t, come(), unix.ESTALE)
+	view.Leave(enter(t, view, r))
+	require.False(t, page.Left())
+	page.Offer()
+	require.NoError(t, come())
+	require.True(t, page.Withhold())
+	view.Quit() // while the owner looks
+	page.Offer()
+	require.True(t, page.Left(), "nothing that the peer says is lost")
+	require.False(t, page.Withhold())
+}

@@ -27,15 +27,21 @@ const (
 )
 
 // header begins a page. It is written before the page is handed over. Two words change afterwards: the owner's epoch,
-// and left, which the peer sets, once.
+// and left.
 type header struct {
 	magic   uint64
 	version uint32
 	slots   uint32
 	regions uint64
 	epoch   atomic.Uint64 // the newest that the peer may use; see Table.Revoke
-	left    atomic.Uint64 // not 0: see View.Quit
+	left    atomic.Uint64 // 0 or one of the values below
 }
+
+// Values of header.left.
+const (
+	quit     = 1 // of the peer: see View.Quit
+	withheld = 2 // of the owner, in place of 0 only: see Page.Withhold
+)
 
 // Region names a region of an owner to its peers; it travels in descriptors.
 type Region struct {

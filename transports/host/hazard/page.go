@@ -40,7 +40,15 @@ type cell struct {
 func (p *Page) Fd() int { return p.fd }
 
 // Left reports whether the peer has said by View.Quit that it is done with the page. It must still be retired.
-func (p *Page) Left() bool { return p.header().left.Load() != 0 }
+func (p *Page) Left() bool { return p.header().left.Load() == quit }
+
+// Withhold makes the page one that NewView refuses, until Offer. If Mapped then says no, the peer never comes, and the
+// page can be retired: a peer that maps it after that look finds it withheld. It reports false for a page that
+// the peer has left, or that is withheld already.
+func (p *Page) Withhold() bool { return p.header().left.CompareAndSwap(0, withheld) }
+
+// Offer ends Withhold.
+func (p *Page) Offer() { p.header().left.CompareAndSwap(withheld, 0) }
 
 // Holder names a process that touches a region, and the slot through which it does.
 type Holder struct {
@@ -128,7 +136,7 @@ func (w *waiting) over(ctx context.Context) bool {
 		pause = min(pause, max(time.Until(end), 0))
 	}
 	w.page.sleep(pause)
-	if w.looks%mapsLook == 0 && !w.page.mappedByPeer() {
+	if w.looks%mapsLook == 0 && !w.page.Mapped() {
 		w.page.ended.Store(true)
 	}
 	return false
@@ -151,9 +159,9 @@ func (p *Page) void() bool {
 	return p.ended.Load()
 }
 
-// mappedByPeer reports whether the peer maps the page. One that called exec does not, and cannot touch anything of
-// before. Where we may not look, we believe that it does.
-func (p *Page) mappedByPeer() bool {
+// Mapped reports whether the peer maps the page. One that called exec does not, and cannot touch anything of before.
+// Where we may not look, we believe that it does.
+func (p *Page) Mapped() bool {
 	if p.pidfd < 0 {
 		return true
 	}

@@ -1,7 +1,10 @@
 package hazard
 
 import (
+	"fmt"
 	"runtime"
+
+	"golang.org/x/sys/unix"
 )
 
 // View is a peer's side of an owner's page: its copiers take slots from it. Any goroutine may use it. Its mapping
@@ -22,11 +25,16 @@ const (
 )
 
 // NewView maps the page behind a descriptor that the owner handed over. The descriptor stays the caller's and is not
-// needed any more. The error says why the page is refused; nothing in it is believed without a check.
+// needed any more. The error says why the page is refused; nothing in it is believed without a check. It wraps ESTALE
+// when the owner takes the page back, or looks whether to.
 func NewView(fd int) (*View, error) {
 	s, err := open(fd)
 	if err != nil {
 		return nil, err
+	}
+	if s.header().left.Load() == withheld {
+		s.unmap()
+		return nil, fmt.Errorf("the owner has taken the page back: %w", unix.ESTALE)
 	}
 	v := &View{shared: s}
 	v.cleanup = runtime.AddCleanup(v, func(s shared) { s.unmap() }, s)
@@ -95,7 +103,7 @@ func (v *View) Leave(s Slot) {
 // Quit notes in the page that no copier of this process enters any more: a message about it may be lost. None may be
 // inside.
 func (v *View) Quit() {
-	v.header().left.Store(1)
+	v.header().left.Store(quit)
 	runtime.KeepAlive(v)
 }
 
