@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"fmt"
 	"slices"
 	"time"
 	"unsafe"
@@ -159,16 +160,34 @@ func (l *link) resolveLocked(name hazard.Region) *imported {
 	r.told, r.size = d, d.Size
 	r.reads = l.Peer.Self || d.Allows.Allows(false)
 	r.writes = (l.Peer.Self || d.Allows.Allows(true)) && !d.Fixed
+	var unmapped error
 	switch {
 	case l.access.Process() == nil || l.t.settings.reach == reachOwn:
 		r.base = uintptr(d.Addr)
-	case d.Shared && l.t.settings.reach != reachForeign && l.mapLocked(r) == nil:
+		return r
+	case d.Shared && l.t.settings.reach != reachForeign:
+		if unmapped = l.mapLocked(r); unmapped == nil {
+			return r
+		}
+	}
+	switch {
 	case l.foreign == nil:
 		r.remote = uintptr(d.Addr)
+	case unmapped != nil:
+		r.why = l.noMapping(unmapped)
 	default:
 		r.why = l.foreign
 	}
 	return r
+}
+
+// noMapping is the error of a region that is reached by its mapping or not at all. As in unreachable it is the way that
+// is closed.
+func (l *link) noMapping(cause error) *errs.Error {
+	// Of an internal error errs knows the cure, if the system has a limit.
+	e := errs.Wrap(errs.Internal, "shm.import", fmt.Errorf("the region's file is not mapped: %w", cause))
+	e.Code = errs.PeerUnreachable
+	return e.WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.Peer.Address, Name, "")
 }
 
 // closed returns why a region is none for us, nil if it is one.

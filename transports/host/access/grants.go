@@ -164,7 +164,11 @@ func (gs *grants) meet(ctx context.Context, g *Grant, claim manifest.Claim) *err
 	}
 	defer func() { <-gs.meetings }()
 	process, offers, err := manifest.Meet(gs.p.Me, claim, g.Peer.ID)
-	if err != nil {
+	switch {
+	case scarce(err):
+		gs.p.Host.Refused(transport.RefusedLimit, g.Peer.Address, err)
+		return gs.full("this process has no descriptor or no memory left at the moment")
+	case err != nil:
 		return gs.p.refuses(transport.RefusedHost, g.Peer, err)
 	}
 	offers.Unmap() // it has proved that this is the peer's process; its regions are of no interest here
@@ -201,7 +205,7 @@ func (gs *grants) keep(g *Grant) (*Grant, *errs.Error) {
 	}
 	page, err := p.Table.NewPage(int(g.PID), g.pidfd())
 	if err != nil {
-		return nil, errs.From(op, err)
+		return nil, p.failed(errs.CodeOf(err), err)
 	}
 	g.page = page
 	ctx, cancel := Bounded(context.Background(), RevokeLimit)
@@ -213,7 +217,7 @@ func (gs *grants) keep(g *Grant) (*Grant, *errs.Error) {
 	if g.process != nil {
 		if err := p.watcher.add(g.process.Fd(), func() { gs.end(g, RevokeLimit) }); err != nil {
 			_ = p.Table.Retire(ctx, page)
-			return nil, errs.From(op, err)
+			return nil, p.failed(errs.CodeOf(err), err)
 		}
 	}
 	gs.byToken[g.token] = g

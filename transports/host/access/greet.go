@@ -79,7 +79,6 @@ func (l *Link) greet() *errs.Error {
 // approach takes hold of the peer's process and its page. Of the answer only that counts which the kernel confirms: a
 // peer could name any process, our own too.
 func (l *Link) approach(a *Access, w *welcome) *errs.Error {
-	op := l.p.op("attach")
 	if l.p.Own(l.Peer) {
 		a.Offers = &l.p.Manifest.View
 	} else if err := l.meetProcess(a, w); err != nil {
@@ -98,7 +97,7 @@ func (l *Link) approach(a *Access, w *welcome) *errs.Error {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESTALE):
 		code = errs.PeerUnreachable // we came late, and the owner has taken the page back: another greeting gets one
 	}
-	return errs.Wrap(code, op, err).WithScope(errs.ScopeLink, errs.SidePath)
+	return l.p.failed(code, err)
 }
 
 func (l *Link) meetProcess(a *Access, w *welcome) *errs.Error {
@@ -108,14 +107,14 @@ func (l *Link) meetProcess(a *Access, w *welcome) *errs.Error {
 		// Behind the manifest and before the page, which shows that no exec came between.
 		a.space, err = process.Space()
 	}
-	if errors.Is(err, unix.ESRCH) { // perhaps it ends, or another one begins, just now
-		return errs.Wrap(errs.PeerUnreachable, l.p.op("attach"), err).WithScope(errs.ScopeLink, errs.SidePath)
-	}
-	if err != nil {
-		return l.p.Refusal("%v", err)
+	switch {
+	case errors.Is(err, unix.ESRCH): // perhaps it ends, or another one begins, just now
+		return l.p.failed(errs.PeerUnreachable, err)
+	case err != nil:
+		return l.p.failed(errs.PermissionDenied, err)
 	}
 	if err := l.p.watcher.add(process.Fd(), func() { l.Die(l.Ended()) }); err != nil {
-		return errs.From(l.p.op("attach"), err)
+		return l.p.failed(errs.Internal, err)
 	}
 	return nil
 }

@@ -2,6 +2,9 @@ package access
 
 import (
 	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -68,6 +71,21 @@ func (p *Point) refuses(why transport.Refusal, from transport.Peer, cause error)
 func (p *Point) Refusal(format string, args ...any) *errs.Error {
 	return errs.New(errs.PermissionDenied, p.op("attach"), format, args...).
 		WithScope(errs.ScopeLink, errs.SidePath)
+}
+
+// failed makes the error of a greeting that ended at a step. A lack of descriptors or memory passes, at any of them:
+// then the link tries again.
+func (p *Point) failed(code errs.Code, err error) *errs.Error {
+	// Of an internal error errs knows the cure, if the system has a limit.
+	e := errs.Wrap(errs.Internal, p.op("attach"), err).WithScope(errs.ScopeLink, errs.SidePath)
+	if e.Code = code; scarce(err) {
+		e.Code = errs.TooManyRequests
+	}
+	return e
+}
+
+func scarce(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
 
 func (p *Point) hello(ctx context.Context, from transport.Peer, link Token, claim manifest.Claim) ([]byte, error) {

@@ -116,9 +116,12 @@ func Open(pid uint32, at uint64) (*Process, error) {
 		return nil, fmt.Errorf("process %d: %w", pid, unix.EINVAL)
 	}
 	fd, err := unix.PidfdOpen(int(pid), 0)
-	if err != nil {
+	switch {
+	case err == unix.ESRCH:
 		return nil, fmt.Errorf("there is no process %d here; it has ended, or runs in another pid namespace or on "+
 			"another machine: %w", pid, err)
+	case err != nil:
+		return nil, fmt.Errorf("pidfd_open of process %d: %w", pid, err)
 	}
 	p := &Process{pid: int(pid), pidfd: fd}
 	// The pidfd is of the process that has the number now. If that one began when the peer did, and has not ended
