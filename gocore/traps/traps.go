@@ -27,9 +27,11 @@ type action struct {
 // Read by the entries (chain_*.s) in the middle of a fault. Written before the entry is installed.
 var (
 	//lint:ignore U1000 chain_*.s reads it
-	codeFrom, codeBytes uintptr                 // Go's code
-	goHandler           uintptr                 // gets its faults
-	theirs              [slots][signals]uintptr // handlers that were installed later
+	codeFrom, codeBytes uintptr                // Go's code
+	goHandler           uintptr                // gets its faults
+	theirs              [slots][signals]action // handlers that were installed later, with their flags and masks
+	//lint:ignore U1000 chain_*.s reads it
+	reset action // SIG_DFL
 )
 
 // keeping guards the repairs of Keep.
@@ -59,7 +61,7 @@ func Keep() (repaired bool, err error) {
 			if slot == slots {
 				return repaired, ErrUsedUp
 			}
-			theirs[slot][s] = found.handler
+			theirs[slot][s] = found
 			next.handler = ours[slot]
 		}
 		if errno := sigaction(s, &next, nil); errno != 0 {
@@ -90,7 +92,7 @@ func findGo() bool {
 // installed twice in a row did not; that calls itself with any entry.
 func slotFor(s unix.Signal, handler uintptr) int {
 	for slot := range slots {
-		if have := theirs[slot][s]; have == 0 || have == handler {
+		if have := theirs[slot][s].handler; have == 0 || have == handler {
 			return slot
 		}
 	}
