@@ -11,22 +11,22 @@ import (
 // for a class, and how many bytes it has in flight. LOW is not published: nobody has to leave it anything.
 
 const (
-	// heartbeat is the pause before bytes in flight are published again although they have not changed.
+	// heartbeat is the longest pause before bytes in flight are published again, also where they have not changed.
 	heartbeat = 50 * time.Millisecond
 	// shareInterval paces the publication of bytes where there are no slots: at 10 Gbit/s an eighth of it is one large
 	// slice.
 	shareInterval = 2 * time.Millisecond
 )
 
-// publish updates the view of the others: claims of which half has passed, and bytes that were told an eighth of a slot
-// ago. It arms the timer for the next time: work that lasts keeps its claim, whether or not anything happens.
+// publish updates the view of the others: claims of which half has passed, and bytes that were told a while ago. It
+// arms the timer for the next time: work that lasts keeps its claim, whether or not anything happens.
 func (c *Core) publish(d *device, now clock.Time) {
 	n := d.neighbours
 	if n == nil {
 		return
 	}
 	slots := c.slotsOf(d)
-	fresh := slots.Interval / 8
+	fresh := min(slots.Interval/8, heartbeat) // others forget bytes that are not said again for some heartbeats
 	next := heartbeat
 	for class := range Low {
 		if d.waiting[class]+d.flying[class] == 0 {

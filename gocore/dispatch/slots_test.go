@@ -141,3 +141,17 @@ func TestTheLoadOfOthersIsSeen(t *testing.T) {
 	require.EqualValues(t, 2<<20, idle.ours)
 	require.Zero(t, busy.ours)
 }
+
+// Others forget bytes in flight that are not confirmed for 200 ms (package share), with slots of any length.
+func TestBytesInFlightAreConfirmedAtEveryHeartbeat(t *testing.T) {
+	for _, interval := range []time.Duration{slot, time.Second, 2 * time.Second, time.Minute} {
+		r, h := hosted(t, qos.Slots{Interval: interval, Borrow: true}, 100*megabyte)
+		k := r.start(1<<30, High)
+		r.run(r.now.Add(ms), func() bool { return k.ended })
+		for end := r.now.Add(5 * time.Second); r.now < end; {
+			require.False(t, k.ended)
+			require.Less(t, r.now.Sub(h.told), 2*heartbeat, "slots of %v", interval)
+			r.run(r.now.Add(ms), func() bool { return k.ended })
+		}
+	}
+}
