@@ -38,7 +38,7 @@ type allocation struct {
 	huge     bool   // these are huge pages
 	fd       int    // -1 once the transport is closed
 	readable int    // the same file, opened for reading: for peers that may not write; -1 until it is needed
-	path     string // to unlink, "" for a memfd
+	named    bool   // it began as a file under cxl_mount_path, which cannot be sealed
 	names    []hazard.Region
 	keep     bool // somebody may touch it for as long as we live
 }
@@ -118,7 +118,8 @@ func (a *allocation) createMemfd() (err error) {
 	return err
 }
 
-// createFile makes a new file: one that exists is somebody's data, and is never opened.
+// createFile makes a new file: one that exists is somebody's data, and is never opened. Its name goes at once, so that
+// the file goes with the last process that has it, also where that is killed. Peers come by the descriptor.
 func (m *memory) createFile(a *allocation, folder string) (err error) {
 	for range 1 << 16 {
 		m.mu.Lock()
@@ -132,7 +133,10 @@ func (m *memory) createFile(a *allocation, folder string) (err error) {
 		if err != nil {
 			return fmt.Errorf("transports/shm/cxl_mount_path: %s: %w", path, err)
 		}
-		a.path = path
+		a.named = true
+		if err = unix.Unlink(path); err != nil {
+			return fmt.Errorf("transports/shm/cxl_mount_path: %s cannot be removed again: %w", path, err)
+		}
 		if err = unix.Fallocate(a.fd, 0, 0, int64(a.size)); errors.Is(err, unix.EOPNOTSUPP) {
 			err = unix.Ftruncate(a.fd, int64(a.size)) // grows: the file is new
 		}
@@ -165,7 +169,7 @@ func (t *Transport) share(d *manifest.Region, m *mem.Region, r *region) {
 	defer t.memory.mu.Unlock()
 	fd := -1
 	if a := t.memory.holdingLocked(m.Addr, m.Size); a != nil && a.fd >= 0 {
-		d.At, d.Named, fd = uint64(m.Addr-a.addr), a.path != "", a.fd
+		d.At, d.Named, fd = uint64(m.Addr-a.addr), a.named, a.fd
 		if m.Permission == mem.GlobalReadOnly {
 			fd = a.forReaders()
 		}
@@ -251,9 +255,6 @@ func (a *allocation) release() {
 		_ = unix.MunmapPtr(mem.Pointer(a.addr), uintptr(a.size))
 	}
 	a.closeFiles()
-	if a.path != "" {
-		_ = unix.Unlink(a.path)
-	}
 }
 
 func (a *allocation) closeFiles() {
