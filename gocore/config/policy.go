@@ -187,6 +187,9 @@ func (c *Config) readNames(w *policyText, p *Policy) (err error) {
 			return fmt.Errorf("transports: no transport is called %q; known are %s", name,
 				strings.Join(c.names(), ", "))
 		}
+		if slices.Contains(p.Transports, t.Name) {
+			return fmt.Errorf("transports: %q is there twice; a failover leads from one to another", t.Name)
+		}
 		p.Transports = append(p.Transports, t.Name)
 	}
 	return nil
