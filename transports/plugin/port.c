@@ -40,6 +40,7 @@ struct tp_port {
 		uint64_t link, epoch;
 	} *epochs; /* by index of a link */
 	uint32_t epochs_room;
+	tp_port *behind; /* of those that were shut and not freed */
 };
 
 /* A door's lock guards its port, too. Doors are never given back. */
@@ -100,9 +101,8 @@ tp_port *tp_new(uint32_t slots, char *why, size_t size) {
 	return NULL;
 }
 
-void tp_free(tp_port *p) {
-	if (!p)
-		return;
+/* retire gives back the door, and all that no plug-in reads. */
+static void retire(tp_port *p) {
 	if (p->door < DOORS) {
 		lock(p);
 		doors[p->door].port = NULL;
@@ -118,6 +118,23 @@ void tp_free(tp_port *p) {
 	if (p->eventfd >= 0)
 		close(p->eventfd);
 	free(p->epochs);
+	p->epochs = NULL;
+}
+
+void tp_shut(tp_port *p) {
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	static tp_port *shut; /* a leak checker finds them by it */
+	retire(p);
+	pthread_mutex_lock(&mutex);
+	p->behind = shut;
+	shut = p;
+	pthread_mutex_unlock(&mutex);
+}
+
+void tp_free(tp_port *p) {
+	if (!p)
+		return;
+	retire(p);
 	free(p->slab);
 	free(p->chain);
 	free(p->live);

@@ -339,7 +339,8 @@ func (p *port) Close(ctx context.Context) error {
 	return p.life.Close(ctx, func() error { return p.end(limit) })
 }
 
-// end closes the plug-in's transport, then takes its last reports, then ends all that it has left open.
+// end closes the plug-in's transport, then takes its last reports, then ends all that it has left open. Where it fails
+// to close, the slices that it has not completed stay outstanding: its threads may still write to their memory.
 func (p *port) end(limit C.uint64_t) (err error) {
 	p.gate.Lock()
 	p.gone = true
@@ -354,13 +355,35 @@ func (p *port) end(limit C.uint64_t) (err error) {
 	p.ending.Store(true)
 	C.tp_wake(p.c)
 	p.drainer.Wait()
-	p.abandon()
+	keeps := err != nil && p.flights.out()
+	if !keeps {
+		p.abandon()
+	}
 	for token := range p.pending.All() {
 		if waiting := p.pending.Delete(token); waiting != nil {
 			waiting.end(0, kit.Closed(p.op("close")))
 		}
 	}
 	_ = p.bell.Close()
-	C.tp_free(p.c)
+	if keeps {
+		p.keep()
+	} else {
+		C.tp_free(p.c)
+	}
 	return err
+}
+
+// kept are the ports of plug-ins that could not end in time, with slices that their threads may be at work on. Their
+// slab and the pins of their offsets stay with them for ever.
+var kept struct {
+	sync.Mutex
+	ports []*port
+}
+
+// keep leaves everything to the threads of the plug-in that read its slices, and hears no report of theirs any more.
+func (p *port) keep() {
+	C.tp_shut(p.c)
+	kept.Lock()
+	defer kept.Unlock()
+	kept.ports = append(kept.ports, p)
 }

@@ -52,6 +52,8 @@ typedef struct tp_report {
 } tp_report;
 
 tp_port *tp_new(uint32_t slots, char *why, size_t size);
+/* Shuts the door: a report that comes from now on finds nobody. What the plug-in may still read stays, for ever. */
+void tp_shut(tp_port *);
 void tp_free(tp_port *);
 tent_port *tp_name(tp_port *);
 /* The slab: a slice for each slot, and behind them TP_TRAYS trays of TP_BATCH slices for tp_carry. */

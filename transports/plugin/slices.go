@@ -283,6 +283,13 @@ func (p *port) failedSlice(end *transport.Completion, e *C.tp_end) {
 	}
 }
 
+// out reports whether slices are accepted that have not completed.
+func (f *flights) out() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.free) < slots
+}
+
 // abandon ends the slices that the plug-in has closed without.
 func (p *port) abandon() {
 	f := &p.flights

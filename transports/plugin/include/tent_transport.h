@@ -323,7 +323,8 @@ typedef struct {
 	void (*withdraw)(tent_transport *, const uint64_t *cookies, size_t n); /* those that have completed are ignored */
 	void (*fence)(tent_transport *, tent_rail);
 	void (*probe)(tent_transport *, tent_rail, uint64_t token); /* ends by done, within a second */
-	/* Completes every slice. When it returns 0, no thread, descriptor or mapping of the transport is left. */
+	/* Completes every slice. When it returns 0, no thread, descriptor or mapping of the transport is left. Else slices that
+	 * have not completed stay outstanding: tent holds them and their memory until the process ends. */
 	int (*close)(tent_transport *, uint64_t limit_ns, tent_error *);
 	/* ---- */
 	int (*serve)(tent_transport *, const tent_peer *from, const void *message, size_t n, void *answer, size_t *answer_n,

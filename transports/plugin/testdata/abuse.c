@@ -114,8 +114,25 @@ static void bad_info(tent_transport *t, tent_info *info) {
 	}
 }
 
+static const tent_slice *mine; /* of close-fails, which goes on with it: a number of it that must stay the same */
+static tent_port *mine_of;
+static uint64_t number_of(const tent_slice *s) { return s->cookie ^ s->local ^ s->pieces.local_at[0] ^ s->pieces.remote_at[0]; }
+static uint64_t number;
+
+/* late_end completes the slice of close-fails long behind close, and reports whether it was still there. */
+static int late_end(void) {
+	tent_completion c = {mine->cookie, mine->length, NULL};
+	int whole = number_of(mine) == number;
+	true_host->complete(mine_of, &c, 1);
+	return whole;
+}
+
 static size_t bad_submit(tent_transport *t, tent_slice *const *list, size_t n) {
 	if (is("keeps")) return n;
+	if (is("close-fails")) {
+		mine = list[0], mine_of = t->port, number = number_of(mine);
+		return n;
+	}
 	size_t taken = in_submit(t, list, n);
 	if (is("too-many")) return taken + 5;
 	while (is("denies") && t->accepted) in_poll(t, n); /* it carries all of them out, and says that it took none */
@@ -137,6 +154,8 @@ static int bad_register(tent_transport *t, const tent_region *m, uint64_t limit,
 
 static int bad_close(tent_transport *t, uint64_t limit, tent_error *e) {
 	tent_port *port = t->port;
+	if (is("close-fails"))
+		return fail(e, TENT_TIMEOUT, TENT_SCOPE_TRANSPORT, TENT_SIDE_LOCAL, "a thread is at work on a slice");
 	int r = in_close(t, limit, e);
 	tent_completion c = {1ull << 32, 4096, NULL};
 	tent_rail_info info;
@@ -150,6 +169,7 @@ static int bad_close(tent_transport *t, uint64_t limit, tent_error *e) {
 }
 
 static int bad_check(char *why, size_t n) {
+	if (mine && !late_end()) return snprintf(why, n, "its slice was taken away"), 1;
 	if (is("not-here")) snprintf(why, n, "no device is plugged in");
 	return is("not-here") || is("not-here-silent");
 }
