@@ -239,6 +239,23 @@ func TestSlicesThatAPlugInKeepsEndWhenItCloses(t *testing.T) {
 	require.Contains(t, w.logged(), "it has closed without the ends of 100 slices")
 }
 
+// Slices before one that has ended were accepted, and end like any other.
+func TestNoSliceIsLostWhereAPlugInDeniesThatItTookThem(t *testing.T) {
+	a, b, w := abused(t, abusive(t, built(t, asC, "testdata/abuse.c"), "denies-some"), false)
+	c := a.Connect(t, b)
+	local, remote := a.Register(t, 256, mem.LocalReadWrite), c.Import(t, b.Register(t, 256, mem.GlobalReadWrite))
+	var list []*transport.Slice
+	for i := range uint64(4) {
+		list = append(list, c.Slice(transport.Read, c.Rail(t), local, i*64, remote, i*64, 64))
+	}
+	require.Equal(t, 4, c.Submit(list...))
+	for _, end := range c.Wait(t, list...) {
+		require.Nil(t, end.Err)
+	}
+	a.Close(t)
+	require.Contains(t, w.logged(), "it reports without sense")
+}
+
 func TestOpenSurvivesWhatAPlugInSaysOfItself(t *testing.T) {
 	compiled := built(t, asC, "testdata/abuse.c")
 	for abuse, reason := range map[string]string{

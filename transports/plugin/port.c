@@ -388,14 +388,15 @@ size_t tp_submit(tp_port *p, uint32_t slot, size_t n) {
 		breach(p, TP_MALFORMED);
 		taken = n;
 	}
-	for (size_t i = taken; i < n; i++) {
-		uint32_t *live = &p->live[list[i] - p->slab];
-		if (*live == 0) { /* it has completed, so it was accepted: what the plug-in says now is wrong */
-			breach(p, TP_MALFORMED);
-			taken = i + 1;
-		}
-		*live = 0;
+	size_t last = n; /* one behind the last slice that has completed, so was accepted, and those before it */
+	while (last > taken && p->live[list[last - 1] - p->slab])
+		last--;
+	if (last > taken) { /* what the plug-in says now is wrong */
+		breach(p, TP_MALFORMED);
+		taken = last;
 	}
+	for (size_t i = taken; i < n; i++)
+		p->live[list[i] - p->slab] = 0;
 	unlock(p);
 	return taken;
 }

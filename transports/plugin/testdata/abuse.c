@@ -127,12 +127,28 @@ static int late_end(void) {
 	return whole;
 }
 
+/* deny takes all slices, ends the last one, and says that it took none. */
+static size_t deny(tent_transport *t, tent_slice *const *list, size_t n) {
+	tent_slice *last = list[n - 1];
+	pthread_mutex_lock(&mutex);
+	t->polling = 1; /* the worker leaves them alone */
+	pthread_mutex_unlock(&mutex);
+	in_submit(t, list, n);
+	pthread_mutex_lock(&mutex);
+	leave(&t->queue[last->priority], last);
+	end(t, last, NULL);
+	pthread_mutex_unlock(&mutex);
+	in_arm(t);
+	return 0;
+}
+
 static size_t bad_submit(tent_transport *t, tent_slice *const *list, size_t n) {
 	if (is("keeps")) return n;
 	if (is("close-fails")) {
 		mine = list[0], mine_of = t->port, number = number_of(mine);
 		return n;
 	}
+	if (is("denies-some")) return deny(t, list, n);
 	size_t taken = in_submit(t, list, n);
 	if (is("too-many")) return taken + 5;
 	while (is("denies") && t->accepted) in_poll(t, n); /* it carries all of them out, and says that it took none */
