@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,14 +124,17 @@ type refusals struct {
 
 func (r refusals) Refused(reason transport.Refusal, _ string, _ error) { r.seen <- reason }
 
-// The drainer looks, and the transport closes, and the drainer goes to sleep: nobody would wake it.
+// The drainer looks, and the transport closes, and the drainer goes to sleep: nobody would wake it. The same goes for a
+// third breach.
 func TestTheDrainerDoesNotSleepBehindTheEnd(t *testing.T) {
 	tr, _ := alone(t, built(t, asC, "example/inside.c"), "inside")
 	p := tr.(*port)
 	require.True(t, p.maySleep(), "nothing waits")
-	p.ending.Store(true)
-	require.False(t, p.maySleep())
-	p.ending.Store(false)
+	for _, mark := range []*atomic.Bool{&p.ending, &p.downs} {
+		mark.Store(true)
+		require.False(t, p.maySleep())
+		mark.Store(false)
+	}
 }
 
 func TestRefusalsWithoutSenseAreBreaches(t *testing.T) {

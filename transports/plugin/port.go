@@ -61,6 +61,7 @@ type port struct {
 
 	breaches  atomic.Int32
 	condemned atomic.Pointer[errs.Error]
+	downs     atomic.Bool // the drainer owes the links their ends, since condemned was set
 }
 
 // link is an attached peer. rails are the drainer's: the newest generation of each, and whether it is up.

@@ -46,6 +46,9 @@ func (p *port) drain() {
 			C.free_report(r)
 		}
 		p.countBreaches()
+		if p.downs.Swap(false) {
+			p.endLinks()
+		}
 		switch {
 		case n > 0:
 		case ending:
@@ -59,9 +62,9 @@ func (p *port) drain() {
 	}
 }
 
-// maySleep asks C for a wake-up. False: something waits, or the end came behind the last look. The drainer was awake
-// then, so that woke nobody.
-func (p *port) maySleep() bool { return C.tp_sleep(p.c) != 0 && !p.ending.Load() }
+// maySleep asks C for a wake-up. False: something waits, or the end or the third breach came behind the last look. The
+// drainer was awake then, so that woke nobody.
+func (p *port) maySleep() bool { return C.tp_sleep(p.c) != 0 && !p.ending.Load() && !p.downs.Load() }
 
 // report hands one report over to the sink or to the host.
 func (p *port) report(r *C.tp_report) {
@@ -233,16 +236,17 @@ func (p *port) Notify(number transport.Link, message []byte, done func(*errs.Err
 func (p *port) Probe(rail transport.Rail, done func(clock.Time, *errs.Error)) {
 	token, stale := uint64(0), p.links.Lookup(rail.Link) == nil
 	if !stale && p.condemned.Load() == nil && p.enter() {
-		defer p.leave()
 		token = p.pending.Insert(func(uint64) *pending {
 			return &pending{func(rtt uint64, err *errs.Error) { done(clock.Time(min(rtt, uint64(time.Minute))), err) }}
 		})
+		if token != 0 {
+			C.tp_probe(p.api, p.t, railTo(rail), C.uint64_t(token))
+		}
+		p.leave()
 	}
 	if token == 0 {
 		done(0, kit.StaleLink(p.op("probe"), rail.Link))
-		return
 	}
-	C.tp_probe(p.api, p.t, railTo(rail), C.uint64_t(token))
 }
 
 // Explain implements transport.Explainer.
@@ -277,7 +281,8 @@ func (p *port) countBreaches() {
 	}
 }
 
-// breach notes that the plug-in has broken the contract. After the third time it takes nothing any more.
+// breach notes that the plug-in has broken the contract. After the third time it takes nothing any more, and the
+// drainer ends the links: a caller may hold the gate.
 func (p *port) breach(format string, args ...any) {
 	e := refused(p.library.path, format, args...)
 	e.Code, e.Transport = errs.Internal, p.library.name
@@ -291,8 +296,14 @@ func (p *port) breach(format string, args ...any) {
 	}
 	e = e.WithHint("it takes nothing any more: report it to its authors, and leave it out of the setting plugins")
 	p.condemned.Store(e)
+	p.downs.Store(true)
+	C.tp_wake(p.c)
+}
+
+// endLinks ends the links of a plug-in that is condemned.
+func (p *port) endLinks() {
 	for number := range p.links.All() {
-		p.sink.LinkDown(number, e)
+		p.sink.LinkDown(number, p.condemned.Load())
 	}
 }
 
