@@ -32,6 +32,7 @@ logger = logging.getLogger("tent")
 
 _DRAIN = 256  # ends taken off the ring by one call
 _LOGS = 256  # log records taken by one call
+_LOG_CALLS = 8  # in a row: all that the engine keeps, and more, before other hubs have their turn
 _CALLBACKS_SECONDS = 5  # of a close, for the callbacks that are queued
 
 
@@ -105,7 +106,12 @@ class Hub:
                 self._ended(batch)
             if n < _DRAIN:
                 break
-        self._hand_over_logs()
+        for _ in range(_LOG_CALLS):
+            if not self._hand_over_logs():
+                return
+        with self.lock:  # open until close() has it
+            if not self.closed:
+                os.eventfd_write(self.fd, 1)  # more wait, and the engine has announced them already
 
     def _ended(self, batch: int) -> None:
         with self.lock:
@@ -127,16 +133,18 @@ class Hub:
             self._listening = wanted
             self._worker.listen(self, wanted)
 
-    def _hand_over_logs(self) -> None:
+    def _hand_over_logs(self) -> bool:
+        """Whether more may wait."""
         try:
             text = self._library.pybind_Logs(self._engine, _LOGS)
         except (RuntimeError, TentError):
-            return
+            return False
         if len(text) < 5:  # "[]" or "null"
-            return
+            return False
         import json
 
-        for record in json.loads(text):
+        records = json.loads(text)
+        for record in records:
             attributes = record.get("attrs") or {}
             shown = " ".join(f"{name}={value}" for name, value in attributes.items())
             level = logging.getLevelName(str(record["level"]).upper())
@@ -148,6 +156,7 @@ class Hub:
                 shown,
                 extra={"tent": attributes},
             )
+        return len(records) == _LOGS
 
     def close(self) -> None:
         """Hands out the last ends and leaves the thread. The engine's eventfd may be closed afterwards."""

@@ -14,7 +14,7 @@ import (
 
 const logsMax = 1024
 
-// bounded keeps the newest items. A reader that is late loses the oldest ones, and dropped counts them.
+// bounded keeps the newest items. A reader that is late loses the oldest ones, and dropped counts them until lost.
 type bounded[T any] struct {
 	mu      sync.Mutex
 	items   []T
@@ -30,6 +30,14 @@ func (b *bounded[T]) push(item T) {
 	}
 	b.items = append(b.items, item)
 	b.mu.Unlock()
+}
+
+// lost returns the number of items that no reader saw since the last call.
+func (b *bounded[T]) lost() (n uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, b.dropped = b.dropped, 0
+	return n
 }
 
 func (b *bounded[T]) drain(most int) []T {
@@ -49,8 +57,17 @@ type LogRecord struct {
 	Attrs   map[string]string
 }
 
-// Logs takes up to most log records since the last call, oldest first.
-func (e *Engine) Logs(most int) []LogRecord { return e.logs.records.drain(most) }
+// Logs takes up to most log records since the last call, oldest first. Where some were lost, because they came faster
+// than the program took them, the first one says so.
+func (e *Engine) Logs(most int) []LogRecord {
+	n := e.logs.records.lost()
+	if n == 0 {
+		return e.logs.records.drain(most)
+	}
+	text := fmt.Sprintf("%d log records were lost: they came faster than they are taken", n)
+	said := LogRecord{time.Now(), slog.LevelWarn, text, map[string]string{}}
+	return append([]LogRecord{said}, e.logs.records.drain(most-1)...)
+}
 
 // logs is the engine's slog.Handler: records go into a bounded ring that the Python thread empties into logging.
 type logs struct {

@@ -279,5 +279,20 @@ func TestWhoDoesNotReadEventsLosesTheOldest(t *testing.T) {
 	for i := 1; i < len(got); i++ {
 		require.Equal(t, got[i-1]+1, got[i])
 	}
-	require.EqualValues(t, 25-len(got), b.dropped)
+	require.EqualValues(t, 25-len(got), b.lost())
+	require.Zero(t, b.lost())
+}
+
+func TestLogRecordsThatWereLostAreCountedInTheLog(t *testing.T) {
+	e := &Engine{logs: logs{records: bounded[LogRecord]{limit: 10}}}
+	for i := range 25 {
+		e.logs.records.push(LogRecord{Message: fmt.Sprint("record ", i)})
+	}
+	got := e.Logs(3)
+	require.Len(t, got, 3)
+	require.Contains(t, got[0].Message, "15 log records were lost")
+	require.Equal(t, "record 15", got[1].Message)
+	rest := e.Logs(100)
+	require.Len(t, rest, 8)
+	require.Equal(t, "record 24", rest[7].Message)
 }

@@ -284,6 +284,40 @@ def test_a_failure_that_nobody_asked_for_is_logged(stuck: Stuck) -> None:
         logging.getLogger("tent").removeHandler(listener)
 
 
+@pytest.mark.parametrize("closes", [False, True])
+def test_all_records_of_a_burst_are_logged(closes: bool) -> None:
+    standing, going, last = (threading.Event() for _ in range(3))
+
+    def stand_still(record: logging.LogRecord) -> bool:  # as a log does that is rotated
+        if "rail=first" in record.getMessage():
+            standing.set()
+            going.wait(10)
+        elif "rail=last" in record.getMessage():
+            last.set()
+            going.set()
+        return True
+
+    logger = logging.getLogger("tent")
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addFilter(stand_still)
+    try:
+        with tent.Engine(log_level="debug") as engine:
+            engine.allocate(4096, name="first").close()
+            assert standing.wait(10)
+            for _ in range(900):  # more than one call takes, and no more than the engine keeps
+                engine.allocate(4096).close()
+            engine.allocate(4096, name="last").close()
+            if not closes:
+                going.set()
+                assert last.wait(10)
+        assert last.is_set()
+    finally:
+        going.set()
+        logger.removeFilter(stand_still)
+        logger.setLevel(level)
+
+
 def test_leaving_the_block_waits_or_cancels(peers: Callable[..., PeerProcess]) -> None:
     peer = peers(size=16 << 20)
     with tent.Engine() as engine:
