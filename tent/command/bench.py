@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import tent
 
 from .. import _text
+from . import guest
 from .plan import PRIORITIES
 from .route import detour, settle
 from .screen import optional, progress, show_table
@@ -97,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         span = max(options.size) * max(options.batch) * max(options.threads)
         target = options.target or stack.enter_context(another_process(span, options.config))
-        engine = stack.enter_context(tent.Engine(options.config))
+        engine = stack.enter_context(guest.engine(options.config))
         remote = region_of(stack.enter_context(engine.open(target)), target.partition("/")[2])
         if remote.readonly:
             raise tent.PermissionDeniedError(

@@ -14,7 +14,7 @@ from typing import Any
 import tent
 
 from .. import _native, _text
-from . import pair
+from . import guest, pair
 
 NEEDED = "needed"  # without it no other machine can be reached
 ADVISED = "advised"  # without it something is slow, or takes another way
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         return pair.run(options)
     engine = json.loads(_native.call(_native.load().pybind_Doctor, _native.environment()))
     machine = describe(engine)
-    checks = [*transports(engine), *names(options.config), *surroundings(engine, machine)]
+    checks = [*transports(engine), *names(options.config), *surroundings(engine, machine, options.config)]
     verdict = judge(checks)
     if options.json:
         listed = [{**asdict(check), "ok": check.ok} for check in checks]
@@ -130,11 +130,11 @@ def transports(engine: dict[str, Any]) -> Iterator[Check]:
             yield Check(part["name"], ADVISED, part["reason"], part["matters"], part["found"])
 
 
-def registration() -> Check:
+def registration(config: str | None) -> Check:
     """Registers a page for a moment: a transport that cannot use memory here says why."""
     check = Check("registered memory", ADVISED, matters="regions live on the other transports, which may be slower")
     try:
-        with tent.Engine() as engine, engine.allocate(4096) as page:
+        with guest.engine(config) as engine, engine.allocate(4096) as page:
             states = page.transports
     except tent.TentError as error:
         check.reason = str(error)
@@ -144,12 +144,12 @@ def registration() -> Check:
     return check
 
 
-def names(config: Any) -> Iterator[Check]:
+def names(config: str | None) -> Iterator[Check]:
     """Publishes a name for a moment in the metadata service of the settings, and finds it; nothing without one."""
     name = f"tent-doctor-{os.getpid()}-{os.urandom(4).hex()}"
     check = Check("metadata service", NEEDED, matters="engines neither start there nor find each other by name")
     try:
-        with tent.Engine(config, name="", local_segment_name=name, rpc_server_port=0, metrics={"listen": ""}) as engine:
+        with guest.engine(config, listed_as=name) as engine:
             kind, servers = (engine.config[f"metadata_{key}"].value for key in ("type", "servers"))
             if kind == "p2p":
                 return
@@ -160,7 +160,7 @@ def names(config: Any) -> Iterator[Check]:
     yield check
 
 
-def surroundings(engine: dict[str, Any], machine: dict[str, Any]) -> Iterator[Check]:
+def surroundings(engine: dict[str, Any], machine: dict[str, Any], config: str | None) -> Iterator[Check]:
     """The rest of the machine, as far as it changes how fast or how safe transfers are."""
     cores = Check("processor cores", ADVISED, found=[f"{machine['cores']} for this process"])
     if machine["cores"] < 2:
@@ -176,7 +176,7 @@ def surroundings(engine: dict[str, Any], machine: dict[str, Any]) -> Iterator[Ch
         congestion.matters = "bbr paces even on loopback, which halves the rate there; load the module tcp_cubic"
     yield congestion
 
-    yield registration()
+    yield registration(config)
 
     yield Check(
         "shared memory",

@@ -20,6 +20,7 @@ from typing import Any
 import tent
 
 from .. import _text
+from . import guest
 from .route import detour, settle
 from .screen import printable
 
@@ -71,7 +72,7 @@ def check(target: str, config: str | None) -> Iterator[Step]:
         yield (step := look(address))
         if not step.ok:
             return
-    with tent.Engine(config, log_level="error") as engine, engine.allocate(BYTES, name=REGION):
+    with guest.engine(config, quiet=True) as engine, engine.allocate(BYTES, name=REGION):
         try:
             peer = engine.open(address, timeout=CONNECT_S)
         except (tent.TentError, TimeoutError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 import tent
 
 from .. import _text
+from . import guest
 from .screen import printable
 
 PRIORITIES = {"high": tent.PRIO_HIGH, "medium": tent.PRIO_MEDIUM, "low": tent.PRIO_LOW}
@@ -18,7 +19,7 @@ OPERATIONS = {"write": tent.OpCode.WRITE, "read": tent.OpCode.READ}
 
 def run(options: argparse.Namespace) -> int:
     """Says which route a transfer would take from memory here to a peer or a file, and why not the others."""
-    with tent.Engine(options.config) as engine, engine.open(options.to) as target:
+    with guest.engine(options.config) as engine, engine.open(options.to) as target:
         size = options.size
         with engine.allocate(size, location=options.from_) as local:
             remote, where = operand(target, options.to.partition("/")[2], size)

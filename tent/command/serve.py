@@ -11,6 +11,7 @@ import threading
 
 import tent
 
+from . import guest
 from .pair import Answerer
 from .screen import printable
 
@@ -19,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
     """Offers a region of memory until it is interrupted, and answers `tent doctor --peer`."""
     with (
         contextlib.suppress(KeyboardInterrupt),
-        tent.Engine(options.config, name=options.name) as engine,
+        opened(options) as engine,
         engine.allocate(options.size, name=options.region) as region,
         Answerer(engine) as answerer,
     ):
@@ -31,6 +32,13 @@ def run(options: argparse.Namespace) -> int:
             if not answerer.asked(note):
                 print(printable(f"{note.peer} {note.name}: {note.message}"), flush=True)
     return 0
+
+
+def opened(options: argparse.Namespace) -> tent.Engine:
+    """The engine: with the ports and the name of the settings, except for the second process of `tent bench`."""
+    if options.with_stdin:
+        return guest.engine(options.config)
+    return tent.Engine(options.config, name=options.name)
 
 
 def end_with_stdin() -> None:

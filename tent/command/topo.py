@@ -8,9 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tent
-
 from .. import _text
+from . import guest
 from .screen import Section, plain, show_table
 
 LEGEND = (
@@ -22,7 +21,7 @@ LEGEND = (
 def run(options: argparse.Namespace) -> int:
     """Shows the devices, memories and network interfaces of this machine, and the ways between them: tables on a
     terminal, JSON elsewhere. An unknown speed is null there."""
-    with tent.Engine(options.config) as engine:
+    with guest.engine(options.config) as engine:
         topology = engine.topology()
     if options.json or not (options.table or sys.stdout.isatty()):
         print(json.dumps(topology, indent=2))

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,6 +95,38 @@ def test_doctor_checks_a_pair_there_and_back() -> None:
         assert steps["over io-uring"]["ok"] is None, "it is not for this pair"
         only_here = run("doctor", "--peer", address, "--config", '{"transports": {"shm": {"enable": false}}}')
         assert "ok  over tcp" in only_here.stdout and "ok  over shm" not in only_here.stdout
+
+
+def test_commands_look_and_measure_beside_the_service_of_their_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]  # as an engine of these settings has them
+    control, data, metrics = (place.getsockname()[1] for place in taken)
+    settings = {"rpc_server_port": control, "transports": {"tcp": {"port": data}}, "metrics/http_port": metrics}
+    with serving("--size", "1M") as target:
+        path = tmp_path / "settings.json"
+        path.write_text(json.dumps(settings))
+        monkeypatch.setenv("TENT_CONF", str(path))
+        assert run("topo").returncode == 0
+        assert run("plan", "cpu:0", target).returncode == 0
+        found = run("doctor", "--peer", target.partition("/")[0])
+        assert found.returncode == 0, found.stdout + found.stderr
+        done = run("bench", "--size", "4K", "--seconds", "0.02")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "ok  registered memory" in run("doctor").stdout
+        served = run("serve")
+        assert served.returncode == 1 and str(control) in served.stderr, "this is the service itself"
+    for place in taken:
+        place.close()
+
+
+def test_doctor_registers_memory_with_the_settings_that_it_is_given() -> None:
+    settings = json.dumps({"transports": {"shm": {"enable": False}}})
+    checks = {
+        check["name"]: check for check in json.loads(run("doctor", "--json", "--config", settings).stdout)["checks"]
+    }
+    found = checks["registered memory"]["found"]
+    assert "transport tcp uses it" in found and "transport shm uses it" not in found
 
 
 def test_doctor_only_reads_from_a_peer_that_offers_no_region_for_it() -> None:
