@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from . import _html
 from .errors import InvalidArgumentError
+
+_FILE_MAX = 4 << 20  # as gocore/config: a path that names a device by mistake must not fill memory
+_PIPE_SECONDS = 5.0  # for the bytes of a pipe, which may have no writer
 
 
 class Setting(NamedTuple):
@@ -44,11 +49,61 @@ def layers(config: Any, keywords: Mapping[str, Any]) -> tuple[str, str]:
     return _text(_load(config)), _text(keywords)
 
 
-def _text(tree: Mapping[str, Any]) -> str:
+def parsed(text: str, origin: str) -> dict[str, Any]:
+    """The object that a JSON text has. It is as strict as the engine is with a text that it reads itself."""
     try:
-        return json.dumps(tree) if tree else ""
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the settings are not JSON: {error}") from None
+        tree = json.loads(text, object_pairs_hook=_each_once, parse_constant=_no_number)
+    except RecursionError:
+        raise InvalidArgumentError(f"{origin} is not JSON: it is nested too deeply", code="MALFORMED_JSON") from None
+    except ValueError as error:
+        raise InvalidArgumentError(f"{origin} is not JSON: {error}", code="MALFORMED_JSON") from None
+    if not isinstance(tree, dict):
+        raise InvalidArgumentError(f"{origin} is not a JSON object", code="MALFORMED_JSON")
+    return tree
+
+
+def read(path: str) -> str:
+    """The text of a settings file, which may be a pipe. Raises OSError, and InvalidArgumentError for other bytes."""
+    over = time.monotonic() + _PIPE_SECONDS
+    found = bytearray()
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+        pipe = select.poll()
+        pipe.register(file, select.POLLIN)
+        while pipe.poll(1000 * max(over - time.monotonic(), 0)):  # files are always ready
+            if not (more := file.read(1 << 16)):
+                break
+            found += more
+            if len(found) > _FILE_MAX:
+                raise InvalidArgumentError(f"the settings {path!r} are larger than {_FILE_MAX >> 20} MiB")
+        else:
+            raise InvalidArgumentError(f"the settings {path!r} are a pipe that nobody has written in time")
+    try:
+        return found.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(
+            f"the settings {path!r} are not UTF-8: {error.reason} at byte {error.start}", code="MALFORMED_JSON"
+        ) from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} is given twice in one object")
+    return found
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _text(tree: Mapping[str, Any]) -> str:
+    for key, value in tree.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"the setting {key!r} is not JSON: {error}") from None
+    return json.dumps(tree) if tree else ""
 
 
 def _load(config: Any) -> dict[str, Any]:
@@ -58,20 +113,12 @@ def _load(config: Any) -> dict[str, Any]:
         return dict(config)
     if not isinstance(config, (str, os.PathLike)):
         raise InvalidArgumentError(f"config is {type(config).__name__!r}: a dict, JSON text or a path is needed")
-    text, origin = str(config), "config"
-    if not text.lstrip().startswith("{"):
-        origin = text
-        try:
-            with open(text, encoding="utf-8") as file:
-                text = file.read()
-        except OSError as error:
-            raise InvalidArgumentError(
-                f"the settings {origin!r} cannot be read: {error.strerror}", hint=f"a name is Engine(name={text!r})"
-            ) from None
+    text = str(config)
+    if text.lstrip().startswith("{"):
+        return parsed(text, "config")
     try:
-        tree = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgumentError(f"{origin} is not JSON: {error}", code="MALFORMED_JSON") from None
-    if not isinstance(tree, dict):
-        raise InvalidArgumentError(f"{origin} is not a JSON object", code="MALFORMED_JSON")
-    return tree
+        return parsed(read(text), text)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"the settings {text!r} cannot be read: {error.strerror}", hint=f"a name is Engine(name={text!r})"
+        ) from None

@@ -7,11 +7,16 @@ import json
 import os
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tent
 from tent import compat
+
+from .. import settings
+from .._settings import Given
+from .._transports import HINTS
 
 VARIABLE = "TENT_CONF"
 
@@ -33,9 +38,9 @@ def run(options: argparse.Namespace) -> int:
     environment = dict(os.environ)
     entries = [compat.path(options.names), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry)
-    settings = _settings(options, environment.get(VARIABLE, ""))
-    if settings:
-        environment[VARIABLE] = json.dumps(settings)
+    merged = _settings(options, environment.get(VARIABLE, ""))
+    if merged:
+        environment[VARIABLE] = json.dumps(merged)
     sys.stdout.flush()
     os.execve(program, command, environment)
 
@@ -43,41 +48,62 @@ def run(options: argparse.Namespace) -> int:
 def _settings(options: argparse.Namespace, known: str) -> dict[str, Any]:
     """The settings of the command's engines: those of the environment, then --config, then --security-key. The later
     one counts for a setting that several have; all others stay."""
-    settings: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for text, where in ((known, VARIABLE), (options.config or "", "--config")):
-        _merge(settings, _parsed(text.strip(), where), where)
+        _merge(merged, _parsed(text.strip(), where), where)
     if options.security_key:
         key = Path(options.security_key).resolve()
         if not key.is_file():
             raise tent.InvalidArgumentError(f"--security-key: there is no file {key}")
-        _merge(settings, {"security/cluster_key": str(key)}, "--security-key")
-    return settings
+        _merge(merged, {"security/cluster_key": str(key)}, "--security-key")
+    return merged
 
 
-def _merge(settings: dict[str, Any], more: dict[str, Any], where: str) -> None:
-    """Adds settings, whose keys are paths or nested objects; the result is nested."""
-    for path, value in more.items():
+def _merge(merged: dict[str, Any], more: dict[str, Any], where: str, prefix: str = "") -> None:
+    """Adds settings as the engine does, whose keys are paths or nested objects; the result is nested. A null says
+    nothing, and a transport has one branch whichever of its names is used."""
+    for key, value in more.items():
+        path = _canonical(prefix + key)
+        if isinstance(value, dict) and value and path not in _whole():
+            _merge(merged, value, where, path + "/")
+            continue
         *branches, name = path.split("/")
-        at = settings
+        at = merged
         for branch in branches:
-            at = at.setdefault(branch, {})
+            if at.get(branch) is None:
+                at[branch] = {}
+            at = at[branch]
             if not isinstance(at, dict):
                 raise tent.InvalidArgumentError(f"{where}: {path!r} lies below {branch!r}, which is a value already")
-        if isinstance(value, dict) and isinstance(at.get(name, {}), dict):
-            _merge(at.setdefault(name, {}), value, where)
+        if value is None or value == {}:
+            at.setdefault(name, value)
         else:
             at[name] = value
+
+
+@cache
+def _whole() -> frozenset[str]:
+    """The keys whose values the engine takes as a whole, objects too."""
+    keys = frozenset(Given.__annotations__)
+    return keys - {"/".join(key.split("/")[:n]) for key in keys for n in range(1, key.count("/") + 1)}
+
+
+def _canonical(path: str) -> str:
+    """The path with the name that the engine has for a transport."""
+    top, _, rest = path.partition("/")
+    name, slash, below = rest.partition("/")
+    if top != "transports" or name not in HINTS:
+        return path
+    same = (other for other, number in HINTS.items() if number == HINTS[name])
+    return f"transports/{next((n for n in same if f'transports/{n}/enable' in _whole()), name)}{slash}{below}"
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
     if not text:
         return {}
-    if not text.startswith("{"):
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except OSError as error:
-            raise tent.InvalidArgumentError(f"{where}: {error}") from None
+    if text.startswith("{"):
+        return settings.parsed(text, where)
     try:
-        return dict(json.loads(text))
-    except (TypeError, ValueError) as error:
-        raise tent.InvalidArgumentError(f"{where} has no JSON object: {error}") from None
+        return settings.parsed(settings.read(text), f"{where} {text}")
+    except OSError as error:
+        raise tent.InvalidArgumentError(f"{where}: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import tent
+from tent import command, settings
 
 LANES = "transports/tcp/lanes"
 ENABLE = "transports/tcp/enable"
@@ -99,3 +101,51 @@ def test_keywords_win_over_the_config_key_by_key(config: dict[str, Any], keyword
     with tent.Engine(config, **keywords) as engine:
         assert engine.config[LANES].value == 4
         assert engine.config[ENABLE].value is False, "a key that the keywords do not have"
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (b'{"log_level": "error", "log_level": "info"}', "'log_level' is given twice"),
+        (b'{"transports": {"tcp": {"lanes": 1, "lanes": 2}}}', "'lanes' is given twice"),
+        (b'{"metadata_timeout": NaN}', "NaN is no number"),
+        (b'{"name": "caf\xe9"}', "are not UTF-8"),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "nested too deeply"),
+        (b"{" + b" " * (4 << 20), "larger than 4 MiB"),
+        (b"[]", "not a JSON object"),
+    ],
+)
+def test_a_file_of_settings_is_refused_as_strictly_as_the_engine_does(
+    tmp_path: Path, text: bytes, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "settings.json"
+    path.write_bytes(text)
+    with pytest.raises(tent.InvalidArgumentError, match=words) as raised:
+        tent.Engine(path)
+    assert str(path) in str(raised.value)
+    assert command.main(["run", "--config", str(path), "--", "true"]) == 1
+    error = capsys.readouterr().err
+    assert words in error and str(path) in error and len(error.splitlines()) == 1
+
+
+def test_a_pipe_of_settings_is_read_to_its_end_and_not_awaited_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    monkeypatch.setattr(settings, "_PIPE_SECONDS", 0.05)
+    with pytest.raises(tent.InvalidArgumentError, match="nobody has written"):
+        tent.Engine(path)
+    monkeypatch.setattr(settings, "_PIPE_SECONDS", 30.0)
+    text = " " * 100_000 + '{"log_level": "error"}'  # more than a pipe holds
+    writer = threading.Thread(target=path.write_text, args=(text,))
+    writer.start()
+    with tent.Engine(path) as engine:
+        assert engine.config["log_level"].value == "error"
+    writer.join()
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1, 2}])
+def test_a_value_that_no_json_has_is_named_by_its_key(value: Any) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match="'metadata_timeout'"):
+        tent.Engine(log_level="error", metadata_timeout=value)

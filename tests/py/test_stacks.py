@@ -75,6 +75,42 @@ def test_a_program_and_its_children_get_tent(program: Path, tmp_path: Path) -> N
     assert done.stderr.count("stands for nixl in process") == done.stderr.count("stands for mooncake.engine") == 2
 
 
+@pytest.mark.parametrize(
+    "known, config",
+    [
+        ({"staging": {"slots": 3}, "log_level": "error"}, {"staging": None, "log_level": None}),
+        ({"staging": None}, {"staging/slots": 3}),
+        ({"transports": None}, {"transports/tcp/lanes": 2}),
+        ({"transports": {"io_uring": {"enable": False}}}, {"transports": {"iouring": {"enable": True}}}),
+        ({"transports/io-uring/depth": 7}, {"transports": {"iouring": {"depth": 9}, "bufio": {"workers": 3}}}),
+        (
+            {"topology": {"priority_matrix": {"cpu:0": [["a"], ["b"]]}}},
+            {"topology/priority_matrix": {"cpu:1": [["c"], []]}},
+        ),
+    ],
+)
+def test_settings_are_merged_as_the_engine_merges_them(
+    monkeypatch: pytest.MonkeyPatch, known: dict[str, object], config: dict[str, object]
+) -> None:
+    monkeypatch.setenv("TENT_CONF", json.dumps(known))
+    with tent.Engine(config) as engine:
+        expected = {key: setting.value for key, setting in engine.config.items()}
+    show = "import os; print(os.environ['TENT_CONF'])"
+    done = tent_run("run", "--config", json.dumps(config), "--", sys.executable, "-c", show)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("TENT_CONF", done.stdout)
+    with tent.Engine() as engine:
+        assert {key: setting.value for key, setting in engine.config.items()} == expected
+
+
+def test_a_key_may_be_given_where_the_settings_have_a_null(tmp_path: Path) -> None:
+    key = tmp_path / "cluster.key"
+    key.write_bytes(os.urandom(32))
+    show = "import os; print(os.environ['TENT_CONF'])"
+    done = tent_run("run", "--security-key", str(key), "--", sys.executable, "-c", show, TENT_CONF='{"security": null}')
+    assert json.loads(done.stdout) == {"security": {"cluster_key": str(key)}}, done.stderr
+
+
 def test_pythonpath_alone_does_it(program: Path) -> None:
     shown = tent_run("compat")
     assert shown.stdout.strip() == compat.path()
@@ -117,7 +153,7 @@ def test_wrong_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (("run", "--", "no-such-program"), "no program 'no-such-program'"),
         (("run", "--security-key", "/nonexistent", "--", "true"), "there is no file /nonexistent"),
         (("run", "--config", "/nonexistent", "--", "true"), "--config"),
-        (("run", "--config", "{", "--", "true"), "no JSON object"),
+        (("run", "--config", "{", "--", "true"), "--config is not JSON"),
         (("run", "--config", '{"a": 1, "a/b": 2}', "--", "true"), "below 'a', which is a value"),
         (("compat", "ucx"), "'ucx' is none of"),
     ):
