@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/transporttest"
 )
 
 // ends is a sink that keeps the ends of slices.
@@ -48,6 +49,49 @@ func submitAndClose(t *testing.T, f Factory, sink transport.Sink) {
 	require.Equal(t, 1, tr.Submit([]*transport.Slice{{Rail: transport.Rail{Link: number, Generation: 1}, Length: 64,
 		Pieces: &transport.Pieces{LocalAt: []uint64{5}, RemoteAt: []uint64{7}, Bytes: 64}}}))
 	require.Equal(t, errs.Timeout, errs.CodeOf(tr.Close(t.Context())))
+}
+
+// A revocation waits for every transport that may touch the region, also while one of them closes.
+func TestTheExampleRevokesPastATransportThatCloses(t *testing.T) {
+	f := abusive(t, built(t, asC, "testdata/abuse.c"), "holds")
+	downs := make(chan *errs.Error, 4)
+	world := transporttest.NewWorld(t, transporttest.Harness{Patience: 10 * time.Second,
+		Open: func(t *testing.T, c transporttest.Config) transport.Transport {
+			w := &watcher{Sink: c.Sink, Host: c.Host, downs: downs}
+			tr, err := f.Open(t.Context(), nil, w, w)
+			require.NoError(t, err)
+			return tr
+		}})
+	owner, far, near := world.Open("owner"), world.Open("far"), world.Open("near") // the last one is looked at first
+	owner.Connect(t, near)
+	region := owner.Register(t, 64, mem.GlobalReadWrite)
+	var running, queued [2]*transport.Slice
+	var memory [2]*transporttest.Operand
+	var conns [2]*transporttest.Conn
+	for i, node := range []*transporttest.Node{far, near} {
+		c := node.Connect(t, owner)
+		local, remote := node.Register(t, 128, mem.LocalReadWrite), c.Import(t, region)
+		running[i] = c.Slice(transport.Write, c.Rail(t), local, 0, remote, 0, 64)
+		queued[i] = c.Slice(transport.Write, c.Rail(t), local, 64, remote, 0, 64)
+		require.Equal(t, 2, c.Submit(running[i], queued[i]))
+		for begun := []byte{0}; begun[0] == 0; runtime.Gosched() {
+			local.Load(begun, 0)
+		}
+		memory[i], conns[i] = local, c
+	}
+	revoked := make(chan error, 1)
+	go func() { revoked <- owner.Transport.Revoke(context.Background(), region.Key, nil, 0) }()
+	conns[1].Wait(t, queued[1]) // the revocation has dropped it, and waits for the running ones
+	closed := make(chan error, 1)
+	go func() { closed <- near.Transport.Close(context.Background()) }()
+	<-downs // of the owner: near closes
+	memory[1].Store(1, []byte{1})
+	require.NoError(t, <-closed)
+	early := len(revoked)
+	memory[0].Store(1, []byte{1})
+	require.Zero(t, early, "a slice to the region ran")
+	require.NoError(t, <-revoked)
+	conns[0].Wait(t, running[0])
 }
 
 // closer is a sink that behaves at LinkDown as an engine that closes meanwhile.

@@ -46,8 +46,7 @@ struct tent_transport {
 	list queue[CLASSES], running;
 	uint32_t accepted;
 	int trusting, polling, stop;
-	pthread_t worker;
-	pthread_cond_t work;
+	pthread_t worker; pthread_cond_t work;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -74,30 +73,36 @@ static void end(tent_transport *t, tent_slice *s, const tent_error *e) {
 	if (waiters) pthread_cond_broadcast(&changed);
 }
 
-typedef struct { const tie *of; const region *of_region; const uint64_t *cookies; size_t n; } choice;
+/* Slices of a link, those to a peer, those that a region shuts out, and those with some cookies. */
+typedef struct { const tie *of; const tent_transport *to; const region *shut; const uint64_t *cookies; size_t n; } choice;
 
 static int meant(const tent_transport *t, const tent_slice *s, const choice *c) {
 	for (size_t i = 0; i < c->n; i++)
 		if (s->cookie == c->cookies[i]) return 1;
-	const region *r = c->of_region;
-	return LINK(s) == c->of || (r && s->remote_key == r->key && outside(r, t->id, s->epoch));
+	const region *r = c->shut;
+	if (LINK(s) == c->of || (c->to && LINK(s)->to == c->to)) return 1;
+	return r && s->remote_key == r->key && outside(r, t->id, s->epoch);
 }
 
-/* drop ends the queued slices that are meant; with wait it returns when running ones have ended, too. */
-static void drop(tent_transport *t, choice c, const tent_error *e, int wait) {
+/* drop ends the queued slices that are meant. */
+static void drop(tent_transport *t, choice c, const tent_error *e) {
 	for (int i = 0; i < CLASSES; i++)
 		for (tent_slice *s = t->queue[i].first, *next; s; s = next) {
 			next = NEXT(s);
 			if (meant(t, s, &c) && leave(&t->queue[i], s)) end(t, s, e);
 		}
-	while (wait) {
-		tent_slice *s = t->running.first;
-		while (s && !meant(t, s, &c)) s = NEXT(s);
-		if (!s) return;
-		waiters++;
-		pthread_cond_wait(&changed, &mutex);
-		waiters--;
-	}
+}
+
+/* lasts returns 0 if none that is meant runs, and else waits for the end of any: what others own may be gone then. */
+static int lasts(choice c) {
+	tent_slice *s = NULL;
+	for (tent_transport *t = all; t && !s; t = t->next)
+		for (s = t->running.first; s && !meant(t, s, &c);) s = NEXT(s);
+	if (!s) return 0;
+	waiters++;
+	pthread_cond_wait(&changed, &mutex);
+	waiters--;
+	return 1;
 }
 
 static void rise(tent_transport *t, tie *l) {
@@ -109,12 +114,14 @@ static void rise(tent_transport *t, tie *l) {
 	t->host->rail_up(t->port, &info);
 }
 
+/* lower takes a rail down. With wait, for a link that is in no list any more, its running slices have ended, too. */
 static void lower(tent_transport *t, tie *l, int code, const char *cause, int wait) {
 	tent_error e;
-	choice c = {l, NULL, NULL, 0};
+	choice c = {l, NULL, NULL, NULL, 0};
 	fail(&e, code, TENT_SCOPE_SLICE, TENT_SIDE_UNKNOWN, cause);
 	l->generation = 0;
-	drop(t, c, &e, wait);
+	drop(t, c, &e);
+	while (wait && lasts(c)) continue;
 }
 
 /* allowed returns 0 if a slice may be carried out, and else the reason. */
@@ -231,13 +238,14 @@ static int shut(tent_transport *t, uint64_t key, const tent_peer *peer, uint64_t
 	if (epoch == 0) *floor = ~0ull;
 	else if (epoch > *floor) *floor = epoch;
 	fail(e, TENT_ADDRESS_NOT_REGISTERED, TENT_SCOPE_SLICE, TENT_SIDE_REMOTE, "the region was fenced by its owner");
-	for (tent_transport *other = all; other; other = other->next) {
-		choice c = {NULL, r, NULL, 0};
-		drop(other, c, e, 1);
+	choice c = {NULL, NULL, r, NULL, 0};
+	for (tent_transport *other = all; other; other = other->next) drop(other, c, e);
+	while (r && lasts(c))
+		for (r = t->regions; r && r->key != key;) r = r->next; /* deregister has waited for them, too */
+	for (tent_transport *other = all; other; other = other->next)
 		for (tie *l = other->links; l && epoch; l = l->next)
 			if (l->to == t && (!peer || !memcmp(other->id, peer->id, 16)))
 				other->host->fenced(other->port, l->number, key, epoch);
-	}
 	return 0;
 }
 
@@ -269,7 +277,7 @@ static int in_attach(tent_transport *t, uint64_t number, const tent_peer *peer, 
 	tie *l = (tie *)calloc(1, sizeof *l);
 	int failed = 0;
 	pthread_mutex_lock(&mutex);
-	FIND(tent_transport, to, all, !strcmp(to->address, peer->address));
+	FIND(tent_transport, to, all, !to->stop && !strcmp(to->address, peer->address));
 	if (!to || !l) failed = gone(e, TENT_PEER_UNREACHABLE, "the peer is not in this process");
 	else if (memcmp(to->id, peer->id, 16)) failed = gone(e, TENT_PEER_RESTARTED, "another incarnation answers");
 	else {
@@ -350,11 +358,11 @@ static int in_carry(tent_transport *t, tent_slice *const *slices, size_t n) {
 }
 
 static void in_withdraw(tent_transport *t, const uint64_t *cookies, size_t n) {
-	choice c = {NULL, NULL, cookies, n};
+	choice c = {NULL, NULL, NULL, cookies, n};
 	tent_error e;
 	fail(&e, TENT_WITHDRAWN, TENT_SCOPE_SLICE, TENT_SIDE_UNKNOWN, "asked back");
 	pthread_mutex_lock(&mutex);
-	drop(t, c, &e, 0);
+	drop(t, c, &e);
 	pthread_mutex_unlock(&mutex);
 }
 
@@ -443,25 +451,28 @@ static void in_arm(tent_transport *t) {
 static int in_close(tent_transport *t, uint64_t limit, tent_error *e) {
 	(void)limit;
 	pthread_mutex_lock(&mutex);
-	FIND(tent_transport, before, all, before->next == t);
-	if (before) before->next = t->next; else all = t->next;
-	t->next = NULL;
+	t->stop = 1, t->polling = 0; /* nobody attaches any more, and others still find the slices that run here */
+	pthread_cond_signal(&t->work);
+	choice c = {NULL, t, NULL, NULL, 0};
 	for (tent_transport *other = all; other; other = other->next)
-		for (tie *l = other->links; l; l = l->next) {
-			if (l->to != t) continue;
-			lower(other, l, TENT_LOST, "the peer has closed", 1);
-			l->to = NULL;
-			gone(e, TENT_PEER_UNREACHABLE, "the peer has closed");
-			other->host->link_down(other->port, l->number, e);
-		}
+		for (tie *l = other->links; l; l = l->next)
+			if (l->to == t) lower(other, l, TENT_LOST, "the peer has closed", 0);
+	while (lasts(c)) continue;
+	gone(e, TENT_PEER_UNREACHABLE, "the peer has closed");
+	for (tent_transport *other = all; other; other = other->next)
+		for (tie *l = other->links; l; l = l->next)
+			if (l->to == t && other != t) {
+				l->to = NULL;
+				other->host->link_down(other->port, l->number, e);
+			}
 	for (tie *l; (l = t->links); free(l)) {
 		t->links = l->next;
 		lower(t, l, TENT_LOST, "the transport was closed", 1);
 	}
 	for (note *n; (n = t->notes); answer(n, 0)) t->notes = n->next;
 	for (region *r; (r = t->regions); forget_region(r)) t->regions = r->next;
-	t->stop = 1, t->polling = 0;
-	pthread_cond_signal(&t->work);
+	FIND(tent_transport, before, all, before->next == t);
+	if (before) before->next = t->next; else all = t->next;
 	pthread_mutex_unlock(&mutex);
 	pthread_join(t->worker, NULL);
 	pthread_cond_destroy(&t->work);
