@@ -7,20 +7,24 @@ asked. An engine pays one snapshot for a look, and nothing while nobody looks.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import http.client
 import json
 import re
+import socket
+import threading
 import time
-import urllib.request
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tent.events import Event, event_of
 
 from .. import _text
 from .screen import Section, printable, screen
 
-FETCH_S = 5.0
+FETCH_S = 5.0  # for a whole answer
 ANSWER_BYTES = 16 << 20  # a larger answer is none of an engine
 EVENTS_SHOWN = 10
 
@@ -28,6 +32,9 @@ _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 Labels = frozenset[tuple[str, str]]
+
+# An address of nobody, another program, or one that answers like an engine and is none.
+NO_ENGINE = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, OverflowError)
 
 
 @dataclass
@@ -68,20 +75,26 @@ class Watched:
         """A new look, as tables."""
         try:
             now = self._look()
-        except (OSError, ValueError, KeyError) as error:
-            self.failed = str(error)
-            yield Section(f"{self.address}: no metrics: {printable(str(error))}", (), [])
+            found = list(sections(self.address, now, self._before or now, list(self._events)))
+        except NO_ENGINE as error:
+            self.failed = str(error) or type(error).__name__
+            yield Section(f"{self.address}: no metrics: {printable(self.failed)}", (), [])
             return
         self.failed = ""
-        yield from sections(self.address, now, self._before or now, list(self._events))
+        yield from found
         self._before = now
 
     def _look(self) -> Look:
-        text = fetch(f"http://{self.address}/metrics").decode("utf-8", "replace")
+        text = fetch(self.address, "/metrics").decode("utf-8", "replace")
         if "tent_build_info" not in text:
             raise ValueError("something else answers there; tent serves metrics where metrics/listen says")
         look = Look(time.monotonic(), parse(text))
-        found = json.loads(fetch(f"http://{self.address}/events?after={self._next}"))
+        if self._before and fallen(look, self._before):
+            self._restart()
+        found = self._found()
+        if int(found["next"]) < self._next:
+            self._restart()
+            found = self._found()
         self._next = int(found["next"])
         look.now = found["now_ns"] / 1e9
         for entry in found["events"]:
@@ -89,13 +102,49 @@ class Watched:
             self._events.append((time.time() - (look.now - event.time), event))
         return look
 
+    def _found(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(fetch(self.address, f"/events?after={self._next}"))
+        return found
 
-def fetch(url: str) -> bytes:
-    """The body of an answer, without any proxy. Raises OSError."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=FETCH_S) as reply:
-        body: bytes = reply.read(ANSWER_BYTES)
+    def _restart(self) -> None:
+        """Another engine answers at the place: its totals and its events begin anew."""
+        self._before, self._next = None, 0
+
+
+def fallen(now: Look, before: Look) -> bool:
+    """Whether a total is less than it was."""
+    names = (name for name in now.series if name.endswith("_total"))
+    return any(n < before.of(name).get(labels, n) for name in names for labels, n in now.of(name).items())
+
+
+def fetch(address: str, path: str) -> bytes:
+    """The body of an answer. It has FETCH_S altogether, however it comes. Raises those of NO_ENGINE."""
+    over = time.monotonic() + FETCH_S
+    connection = http.client.HTTPConnection(address, timeout=FETCH_S)
+    with contextlib.closing(connection):
+        connection.connect()
+        cut = threading.Timer(FETCH_S, end, (connection.sock,))
+        cut.start()
+        try:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            body = reply.read(ANSWER_BYTES)
+        except http.client.HTTPException as error:
+            if time.monotonic() < over:
+                raise OSError(f"something else answers there: {error!r}") from None
+        finally:
+            cut.cancel()
+    if time.monotonic() >= over:
+        raise TimeoutError(f"no whole answer within {FETCH_S:g} s")
+    if reply.status != http.client.OK:
+        raise OSError(f"HTTP {reply.status} {reply.reason}")
     return body
+
+
+def end(connection: socket.socket) -> None:
+    """Ends a connection from another thread than the one that reads from it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def parse(text: str) -> dict[str, dict[Labels, float]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -116,6 +120,97 @@ def test_top_shows_rails_classes_and_events() -> None:
         assert nobody.returncode == 1
         with pytest.raises((OSError, ValueError)):
             top.Watched(engine.address)._look()  # the control plane speaks something else
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A server of something else; the value is its address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with server.accept()[0] as connection, contextlib.suppress(OSError):
+                        connection.recv(4096)
+                        answer(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+BODY = b'tent_build_info 1\ntent_rail_bytes_total{transport="tcp"} 1\n'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n[1,2] tent_build_info",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        b"",
+    ],
+)
+def test_another_program_at_an_address_is_a_line_of_top(answer: bytes) -> None:
+    with answering(lambda connection: connection.sendall(answer)) as address:
+        (section,) = top.Watched(address).sections()
+        assert section.title.startswith(f"{address}: no metrics: ") and not section.rows
+
+
+@pytest.mark.parametrize("address", ["a b:90", "[::1:90", "127.0.0.1:70000", "127.0.0.1:x", ""])
+def test_an_address_that_is_none_is_a_line_of_top(address: str) -> None:
+    (section,) = top.Watched(address).sections()
+    assert section.title.startswith(f"{address}: no metrics: ")
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"])
+def test_an_answer_that_drips_ends_with_its_limit(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "FETCH_S", 0.2)
+    pace = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(head)
+        while not pace.wait(0.01):
+            connection.sendall(b"x")
+
+    guard = threading.Timer(20, pace.set)
+    guard.start()
+    with answering(drip) as address, pytest.raises(TimeoutError, match="no whole answer"):
+        top.fetch(address, "/metrics")
+    assert not pace.is_set()
+    guard.cancel()
+
+
+def test_an_engine_that_restarts_begins_anew_in_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    total, events = 0, 0
+    texts = dict.fromkeys(("peer", "transport", "rail", "local", "remote", "from", "to", "note", "trace"), "")
+    event = texts | dict.fromkeys(("n", "m", "took_ns", "bytes", "health"), 0) | {"error": None}
+
+    def answer(address: str, path: str) -> bytes:
+        if path == "/metrics":
+            labels = 'transport="tcp",local="a",remote="b",peer="c"'
+            return f"tent_build_info 1\ntent_rail_bytes_total{{{labels}}} {total}\n".encode()
+        found = [event | {"kind": f"event_{n}", "time_ns": n} for n in range(int(path.partition("=")[2]), events)]
+        return json.dumps({"next": events, "now_ns": 100, "lost": 0, "events": found}).encode()
+
+    monkeypatch.setattr(top, "fetch", answer)
+    watched = top.Watched("here:1")
+
+    def look(bytes_moved: int, told: int) -> tuple[float, list[str]]:
+        nonlocal total, events
+        total, events = bytes_moved, told
+        rails, *others = watched.sections()
+        return float(rails.rows[0][5]), [row[1] for section in others for row in section.rows]
+
+    look(1 << 40, 3)
+    for told in (2, 5):  # a new engine with fewer events, and with more
+        rate, seen = look(1 << 20, told)
+        assert rate == 0.0 and seen[-told:] == [f"event_{n}" for n in range(told)]
+        look(1 << 40, told)
 
 
 def test_text_of_prometheus_is_read() -> None:
