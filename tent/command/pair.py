@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 def step_lines(step: Step) -> Iterator[str]:
     mark = "-" if step.ok is None else "ok" if step.ok else "no"
-    yield f"{mark:3} {step.name:20}{step.found}"
+    yield f"{mark:3} {step.name:19} {step.found}"
     if step.cure:
         yield f"{'':24}{step.cure}"
 

@@ -152,6 +152,13 @@ def test_doctor_names_the_first_step_that_fails(target: str, step: str, words: s
     assert words in steps[-1].found and steps[-1].cure
 
 
+def test_a_long_name_of_a_step_stands_apart_from_its_words() -> None:
+    long, short = (
+        next(pair.step_lines(pair.Step(name, True, "found"))) for name in ("back over ascend_directacl", "name")
+    )
+    assert long == "ok  back over ascend_directacl found" and short == f"ok  name{'':16}found"
+
+
 def test_doctor_without_the_key_of_its_peer_says_how_to_give_it(tmp_path: Path) -> None:
     key = tmp_path / "cluster.key"
     key.write_bytes(bytes(range(32)))
