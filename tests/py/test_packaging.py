@@ -245,7 +245,9 @@ def test_missing_go_is_one_sentence(builder: ModuleType, monkeypatch: pytest.Mon
         builder.build(tmp_path / "_gotent.abi3.so")
 
 
-def test_an_old_go_is_not_taken(builder: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_old_go_is_not_taken(
+    builder: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     old = tmp_path / "go"
     old.write_text("#!/bin/sh\necho go1.21.13\n")
     old.chmod(0o755)
@@ -253,6 +255,18 @@ def test_an_old_go_is_not_taken(builder: ModuleType, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TENT_GO", str(old))
     assert builder.go_version(str(old)) == (1, 21)
     assert builder.find_go() is None
+    assert f"TENT_GO={old} is no Go 1.26 or newer" in capsys.readouterr().err
+
+
+def test_a_go_that_is_not_there_is_named(
+    builder: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TENT_GO", raising=False)
+    found = builder.find_go()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("TENT_GO", str(tmp_path / "go"))
+    assert builder.find_go() == found
+    assert f"TENT_GO={tmp_path / 'go'} is no Go 1.26 or newer; another one is looked for" in capsys.readouterr().err
 
 
 def test_changed_output_of_gopy_stops_the_build(builder: ModuleType) -> None:
