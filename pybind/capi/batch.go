@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"runtime"
 	"sync"
@@ -79,11 +80,14 @@ func submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_req
 	if count == 0 || entries == nil {
 		return wrong("%d requests at %p: at least one is needed", uint64(count), entries)
 	}
-	if room, known := (batchOf{number(engine), batch}).room(); !known {
+	room, known := (batchOf{number(engine), batch}).room()
+	if !known {
 		if _, err := pybind.Summary(number(engine), uint64(batch)); err != nil {
 			return failed(err)
-		}
-	} else if count > room {
+		} // the engine still finds one that was freed while it runs
+		return failed(fmt.Errorf("INVALID_ENTRY: batch %d does not exist or was freed", uint64(batch)))
+	}
+	if count > room {
 		return wrong("%d requests do not fit: the batch takes %d; allocate a larger one", uint64(count), uint64(room))
 	}
 	records := make([]request.Record, int(count))
@@ -207,9 +211,9 @@ func tent_task_status_list(engine C.tent_engine_t, batch C.tent_batch_id_t, list
 	if err != nil {
 		return failed(err)
 	}
-	room := min(int64(*count), s.Tasks)
+	room := min(*count, C.size_t(s.Tasks)) // unsigned: a count of C may be SIZE_MAX
 	*count = C.size_t(s.Tasks)
-	return statuses(engine, batch, 0, room, list)
+	return statuses(engine, batch, 0, int64(room), list)
 }
 
 //export tent_overall_status

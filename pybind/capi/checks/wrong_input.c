@@ -217,6 +217,21 @@ static void wrong_batches(tent_engine_t engine, tent_engine_t other, unsigned ch
 	MUST(tent_free_batch(engine, held));
 }
 
+/* A batch that was freed while it runs is found by nobody: its count of requests would be that of no array. */
+static void freed_while_it_runs(unsigned char *memory) {
+	tent_set_config("allow_faults", "true");
+	tent_set_config("faults", "op=WRITE blackhole");
+	tent_engine_t engine = tent_create_engine();
+	MUST(!engine || tent_register_memory(engine, memory, SIZE));
+	tent_request_t request = good(memory, (uintptr_t)memory + 4096);
+	tent_batch_id_t batch = tent_allocate_batch(engine, 1);
+	MUST(!batch || tent_submit(engine, batch, &request, 1) || tent_free_batch(engine, batch));
+	size_t wrong[] = {1, 1000000, (size_t)1 << 58, SIZE_MAX};
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+		REFUSED(tent_submit(engine, batch, &request, wrong[i]), "does not exist or was freed");
+	tent_destroy_engine(engine);
+}
+
 /* Each thread has its own error, while both also make calls that succeed. */
 struct worker {
 	pthread_t thread;
@@ -325,6 +340,7 @@ int main(void) {
 	wrong_counts(engine, batch, memory);
 	wrong_requests(engine, batch, memory);
 	wrong_batches(engine, other, memory);
+	freed_while_it_runs(memory);
 	threads(engine, memory);
 
 	/* and after all that the right thing works, with the last byte of the memory */
@@ -333,6 +349,12 @@ int main(void) {
 	memset(request.source, 0x5a, 64);
 	MUST(tent_submit(engine, batch, &request, 1) || tent_wait(engine, batch, LIMIT_MS, &status));
 	if (status.status != STATUS_COMPLETED || memcmp(memory, request.source, 64)) failures++;
+	size_t room[] = {0, 1, (size_t)1 << 63, SIZE_MAX}; /* for statuses, of which there is one */
+	for (size_t i = 0; i < sizeof room / sizeof *room; i++) {
+		size_t count = room[i];
+		MUST(tent_task_status_list(engine, batch, &status, &count));
+		if (count != 1) failures++, fprintf(stderr, "with room for %zu there were %zu statuses\n", room[i], count);
+	}
 
 	tent_destroy_engine(engine);
 	without_engine(engine, "engine");
