@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"math"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/config"
@@ -123,7 +124,11 @@ func Forget(id int64) (int64, error) {
 	})
 }
 
-func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+// ms is n milliseconds, or the longest time where that would overflow: 292 years either way.
+func ms(n int64) time.Duration {
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	return time.Duration(max(-most, min(n, most))) * time.Millisecond
+}
 
 func limited(timeoutMs int64) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), ms(timeoutMs))
