@@ -101,8 +101,8 @@ func Info(id int64) (string, error) {
 	})
 }
 
-// Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays there until
-// Forget.
+// Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. A later call waits for the
+// first one and returns the same. The page stays there until Forget.
 func Close(id int64, timeoutMs int64, cancel bool) (string, error) {
 	return on(id, func(e *engine.Engine) (string, error) {
 		held := e.Close(ms(timeoutMs), cancel)
@@ -113,15 +113,11 @@ func Close(id int64, timeoutMs int64, cancel bool) (string, error) {
 	})
 }
 
-// Forget gives up the page of a closed engine and drops its number. Nobody may look at the page's address afterwards.
-func Forget(id int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (int64, error) {
-		if err := e.Forget(); err != nil {
-			return 0, err
-		}
-		remove(id)
-		return 0, nil
-	})
+// Forget gives up the page of a closed engine and drops its number. Nobody may look at the page's address afterwards. A
+// second time does nothing.
+func Forget(id int64) (n int64, err error) {
+	defer guard(&err)
+	return 0, remove(id)
 }
 
 // ms is n milliseconds, or the longest time where that would overflow: 292 years either way.

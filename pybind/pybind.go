@@ -70,12 +70,25 @@ func on[T any](id int64, f func(*engine.Engine) (T, error)) (result T, err error
 	return f(e)
 }
 
-func remove(id int64) {
+// remove drops the number of a closed engine. A second time does nothing.
+func remove(id int64) error {
 	enginesMu.Lock()
 	defer enginesMu.Unlock()
-	list := append([]opened(nil), *engines.Load()...)
+	p := engines.Load()
+	if p == nil || id < 0 || id >= int64(len(*p)) {
+		_, err := find(id)
+		return err
+	}
+	list := append([]opened(nil), *p...)
+	if list[id].engine == nil {
+		return nil
+	}
+	if err := list[id].engine.Forget(); err != nil {
+		return err
+	}
 	list[id] = opened{}
 	engines.Store(&list)
+	return nil
 }
 
 // guard turns a panic into an error, which gopy would turn into the end of the process, and any error into JSON.

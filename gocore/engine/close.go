@@ -17,7 +17,8 @@ import (
 const closeGrace = 3 * time.Second
 
 // Close ends the engine and returns when it is quiescent. Otherwise held names the memory that a kernel, a driver or a
-// peer did not give back. With cancel, transfers under way are cancelled at once; without, they have until timeout.
+// peer did not give back. With cancel, transfers under way are cancelled at once; without, they have until timeout. A
+// later call returns the same when the first one has ended, or at the end of its own time.
 //
 // Each step below would break something if it came elsewhere:
 //
@@ -34,8 +35,27 @@ const closeGrace = 3 * time.Second
 //  8. The audit file has its last line, and the log the number of those that its disk did not take in auditGrace.
 func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	if e.closed.Swap(true) {
-		return nil
+		return e.awaitEnd(timeout)
 	}
+	defer close(e.ended)
+	e.held = e.end(timeout, cancel)
+	return e.held
+}
+
+// awaitEnd waits for the call of Close that came first, for as long as a call with this timeout may take itself.
+func (e *Engine) awaitEnd(timeout time.Duration) (held []string) {
+	timer := time.NewTimer(max(timeout, timeout+3*closeGrace)) // max: the sum may overflow
+	defer timer.Stop()
+	select {
+	case <-e.ended:
+		return e.held
+	case <-timer.C:
+		return []string{"another call is still closing the engine"}
+	}
+}
+
+// end takes the steps of Close.
+func (e *Engine) end(timeout time.Duration, cancel bool) (held []string) {
 	until := clock.Now().Add(timeout)
 	e.mu.Lock()
 	e.closing = true

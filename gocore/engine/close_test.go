@@ -98,6 +98,50 @@ func TestTheEndOfTheRegionsHasALimitAlthoughADriverHangs(t *testing.T) {
 	}
 }
 
+// ending is a transport with a Close of the test.
+type ending struct {
+	*hand
+	close func(ctx context.Context) error
+}
+
+func (e *ending) Close(ctx context.Context) error { return e.close(ctx) }
+
+type endingFactory struct{ made *ending }
+
+func (f endingFactory) Name() string { return f.made.name }
+func (endingFactory) Check() error   { return nil }
+
+func (f endingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error) {
+	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
+	return f.made, err
+}
+
+// Several threads close an engine: none hears of an end before all memory is back, and all hear the same.
+func TestEveryCallOfCloseReturnsAtTheEnd(t *testing.T) {
+	const others = 8
+	var e *Engine
+	results := make(chan []string, others)
+	slow := &ending{hand: newHand("slow")}
+	slow.close = func(context.Context) error {
+		for range others {
+			go func() { results <- e.Close(time.Minute, true) }()
+		}
+		require.Equal(t, []string{"another call is still closing the engine"}, e.Close(-3*closeGrace, true))
+		require.ErrorContains(t, e.Forget(), "not closed")
+		return errs.New(errs.Timeout, "close", "its driver has not let go")
+	}
+	e, err := Open(t.Context(), Options{Transports: Plugs(endingFactory{slow})})
+	require.NoError(t, err)
+	held := e.Close(0, true)
+	require.Len(t, held, 1)
+	require.Contains(t, held[0], "its driver has not let go")
+	for range others {
+		require.Equal(t, held, <-results)
+	}
+	require.NoError(t, e.Forget())
+}
+
 // remapping is a transport that makes pages reachable again; ends is called at the beginning of that.
 type remapping struct {
 	*hand

@@ -102,7 +102,9 @@ type Engine struct {
 	waits        atomic.Uint32
 	company      spin.Company
 	vain         atomic.Uint32 // looks of Progress that found nothing
-	closed       atomic.Bool
+	closed       atomic.Bool   // Close was called
+	ended        chan struct{} // it has ended
+	held         []string      // its result; read behind ended
 	planEpoch    atomic.Uint64
 	fences       atomic.Uint64 // of all our regions so far, see fences.go
 
@@ -184,8 +186,8 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 		machine: meta.MachineID(), network: meta.NetworkID(),
 		cores: runtime.NumCPU(), busyPoll: c.BusyPoll, stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes,
 		armed: clock.Never, syncing: syncing{limit: clock.Never}, expected: noteLimits{next: clock.Never},
-		progressWake: make(chan struct{}, 1),
-		batches:      make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches),
+		progressWake: make(chan struct{}, 1), ended: make(chan struct{}),
+		batches: make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches),
 		classes: make([]atomic.Uint32, c.MaxBatches), store: meta.PeerToPeer{},
 		idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {

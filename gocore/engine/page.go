@@ -72,7 +72,9 @@ func (e *Engine) Page() (addr uintptr, size int) {
 // Forget gives up the address of the shared page: nobody looks at it there any more. The engine must be closed. Calls
 // that are still inside keep the page, and the last of them drops it.
 func (e *Engine) Forget() error {
-	if !e.closed.Load() {
+	select {
+	case <-e.ended:
+	default:
 		return errs.New(errs.InvalidArgument, "forget", "the engine is not closed")
 	}
 	lentPages.Delete(e.page)

@@ -162,16 +162,16 @@ func tent_create_engine() C.tent_engine_t {
 //export tent_destroy_engine
 func tent_destroy_engine(engine C.tent_engine_t) {
 	id := number(engine)
-	text, err := pybind.Close(id, closeMs, true)
-	if err != nil {
-		failed(err)
-		return
-	}
 	var left struct{ Held []string }
-	err = json.Unmarshal([]byte(text), &left)
-	forget(id)
-	if _, late := pybind.Forget(id); err == nil {
-		err = late
+	text, err := pybind.Close(id, closeMs, true)
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &left)
+	}
+	if err == nil {
+		_, err = pybind.Forget(id) // not while another thread still closes it
+	}
+	if err == nil {
+		forget(id)
 	}
 	switch {
 	case err != nil:

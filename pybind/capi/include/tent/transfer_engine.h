@@ -132,7 +132,8 @@ void tent_set_config(const char *key, const char *value);
 /* NULL if it cannot be made. */
 tent_engine_t tent_create_engine(void);
 /* Cancels all transfers, and returns when their memory cannot be touched any more, at most 30 s later. tent_last_error() is
- * "" then; else it says what may still be touched, as by a kernel that has not given an operation back. */
+ * "" then; else it says what may still be touched, as by a kernel that has not given an operation back. Threads that destroy an
+ * engine beside one another all wait for that end. */
 void tent_destroy_engine(tent_engine_t engine);
 /* 1 while the engine is open, else 0. */
 int tent_available(tent_engine_t engine);
