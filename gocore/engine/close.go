@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/audit"
@@ -28,7 +29,7 @@ const closeGrace = 3 * time.Second
 //  3. Notifications end: they belong to transfers, and need the control plane. So do reports of traced ones,
 //     and talk about descriptors. Leases end no more by themselves, but with their regions.
 //  4. Regions are revoked while our readers still serve, so that peers are refused instead of cut off.
-//  5. Links are detached, transports closed: no thread of theirs touches memory any more.
+//  5. Links are detached, transports closed side by side: no thread of theirs touches memory any more.
 //  6. The control plane ends: until here peers can ask for withdrawals.
 //  7. The progress goroutine ends, then the memory shared with other processes, which steps of the core used. The page
 //     stays until Forget, since Python still reads it.
@@ -210,12 +211,22 @@ func (e *Engine) closeLinks(ctx context.Context) (held []string) {
 	for _, p := range peers {
 		p.detach(closedSegment())
 	}
-	for _, p := range e.ports {
-		if p.transport == nil {
-			continue
+	return e.closeTransports(ctx)
+}
+
+// closeTransports closes all side by side: one whose driver takes the whole time keeps no other from its end.
+func (e *Engine) closeTransports(ctx context.Context) (held []string) {
+	failures := make([]error, len(e.ports))
+	var closing sync.WaitGroup
+	for i, p := range e.ports {
+		if p.transport != nil {
+			closing.Go(func() { failures[i] = p.transport.Close(ctx) })
 		}
-		if err := p.transport.Close(ctx); err != nil {
-			held = append(held, fmt.Sprintf("transport %s: %v", p.name, err))
+	}
+	closing.Wait()
+	for i, err := range failures {
+		if err != nil {
+			held = append(held, fmt.Sprintf("transport %s: %v", e.ports[i].name, err))
 		}
 	}
 	return held

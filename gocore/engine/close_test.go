@@ -117,6 +117,31 @@ func (f endingFactory) Open(ctx context.Context, settings any, host transport.Ho
 	return f.made, err
 }
 
+// A transport that uses all of the time to close names itself, and no other one fails for want of time.
+func TestATransportThatIsSlowToCloseLeavesTheOthersTheirTime(t *testing.T) {
+	slow := &ending{newHand("slow"), func(ctx context.Context) error {
+		<-ctx.Done()
+		return errs.New(errs.Timeout, "close", "its driver has not let go")
+	}}
+	begun := make(chan struct{})
+	quick := &ending{newHand("quick"), func(ctx context.Context) error {
+		defer close(begun)
+		return ctx.Err()
+	}}
+	w := newWorkshopOver(t, nil, endingFactory{slow}, endingFactory{quick})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	go func() {
+		<-begun
+		cancel()
+	}()
+	held := w.closeTransports(ctx)
+	require.Len(t, held, 1)
+	require.Contains(t, held[0], "transport slow: ")
+	require.Contains(t, held[0], "its driver has not let go")
+	slow.close = func(context.Context) error { return nil } // the end of the workshop
+	quick.close = slow.close
+}
+
 // Several threads close an engine: none hears of an end before all memory is back, and all hear the same.
 func TestEveryCallOfCloseReturnsAtTheEnd(t *testing.T) {
 	const others = 8

@@ -336,7 +336,7 @@ func (p *port) Serve(_ context.Context, from transport.Peer, message []byte) ([]
 // Close implements transport.Transport.
 func (p *port) Close(ctx context.Context) error {
 	p.cancel()
-	limit := limitOf(ctx)
+	limit := limitOf(ctx) / 10 * 9 // its reason comes before the end of ctx, which has none
 	return p.life.Close(ctx, func() error { return p.end(limit) })
 }
 
