@@ -31,6 +31,7 @@ DRIVER = ROOT / "tests" / "fakes" / "cuda" / "src"  # the emulated driver of GPU
 LIMIT_S = 120
 CC, CXX = os.environ.get("CC", "gcc"), os.environ.get("CXX", "g++")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+OPENER, OPENS = "opened.c", ("-pthread", "-ldl")  # the check that opens the library itself
 
 PKG_CONFIG = """prefix=${{pcfiledir}}/../..
 includedir=${{prefix}}/include
@@ -140,11 +141,16 @@ def check(prefix: Path) -> None:
     compilers = {".c": [CC, "-std=c11"], ".cc": [CXX, "-std=c++17"]}
     given = [*(path for path in (prefix / "include").rglob("*") if path.is_file()), prefix / "lib" / "libtent.so.key"]
     versions = said(CC, "--version") + said(CXX, "--version")
-    env = os.environ | {"TENT_LIBCUDA": str(driver(prefix)), "TENT_CHECK_PLUG_IN": str(plug_in(prefix))}
+    env = os.environ | {
+        "TENT_LIBCUDA": str(driver(prefix)),
+        "TENT_CHECK_PLUG_IN": str(plug_in(prefix)),
+        "TENT_CHECK_LIBRARY": str(prefix / "lib" / "libtent.so"),
+    }
     for source in sorted([*(SOURCE / "examples").iterdir(), *(SOURCE / "checks").iterdir()]):
+        linked = OPENS if source.name == OPENER else link
         for name, extra in (("plain", ("-O2",)), ("sanitized", SANITIZERS)):
             program = prefix / f"{source.name}-{name}"
-            command = [*compilers[source.suffix], *flags, *extra, str(source), "-o", str(program), *link]
+            command = [*compilers[source.suffix], *flags, *extra, str(source), "-o", str(program), *linked]
             make(program, key_of([source, *given], versions, *command), command)
             done = subprocess.run([program], capture_output=True, text=True, timeout=LIMIT_S, env=env)
             if done.returncode != 0:
