@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import interpreters
 
 ROOT = build_gotent.ROOT
 SOURCE = ROOT / "pybind" / "capi"
+HEADER = SOURCE / "include" / "tent" / "transfer_engine.h"
 PLUG_INS = ROOT / "transports" / "plugin" / "include"  # of transports in C, which tent loads
 DRIVER = ROOT / "tests" / "fakes" / "cuda" / "src"  # the emulated driver of GPUs
 LIMIT_S = 120
@@ -68,14 +70,29 @@ def said(*command: str) -> str:
     return subprocess.check_output(command, text=True, cwd=ROOT)
 
 
+def declared(header: str) -> list[str]:
+    """The calls that a header of C declares, by name: each declaration begins a line."""
+    code = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
+    return sorted(re.findall(r"^\w[\w *]*?\b(\w+)\(", code, flags=re.M))
+
+
+def exported(library: Path) -> list[str]:
+    """The symbols that programs and other libraries find in a library."""
+    return sorted(line.split()[-1] for line in said("nm", "-D", "--defined-only", str(library)).splitlines())
+
+
 def build(prefix: Path) -> None:
     """libtent.so, tent/transfer_engine.h and tent.pc under prefix."""
-    library = prefix / "lib" / "libtent.so"
+    library, exports = prefix / "lib" / "libtent.so", prefix / "exports.map"
     (prefix / "lib" / "pkgconfig").mkdir(parents=True, exist_ok=True)
     (prefix / "include" / "tent").mkdir(parents=True, exist_ok=True)
+    # All other names, as of cgo and the vendors' bindings, are hidden: a library's fatalf or tp_new stays its own.
+    names = " ".join(f"{name};" for name in declared(HEADER.read_text(encoding="utf-8")))
+    exports.write_text(f"{{ global: {names} local: *; }};\n", encoding="utf-8")
     go = interpreters.go_command()
     release = f"-X {build_gotent.RELEASE}={build_gotent.version()}"
-    linker = f"-s -w {build_gotent.LINKNAME} {release} -extldflags=-Wl,-soname,libtent.so"
+    external = build_gotent.extldflags(f"-Wl,-soname,libtent.so,--version-script={exports}")
+    linker = f"-s -w {build_gotent.LINKNAME} {release} {external}"
     command = [go, "build", "-buildmode=c-shared", f"-ldflags={linker}", "-o", str(library), "./pybind/capi"]
     env = build_gotent.go_env(go)
     sources = [ROOT / name for name in build_gotent.source_files()]
@@ -135,7 +152,12 @@ def plug_in(prefix: Path) -> Path:
 
 
 def check(prefix: Path) -> None:
-    """Compiles and runs the examples and the programs that must be refused, with the flags of the header's readers."""
+    """Compares the library's names with the header's. Compiles and runs the examples and the programs that must be
+    refused, with the flags of the header's readers."""
+    calls, found = declared(HEADER.read_text(encoding="utf-8")), exported(prefix / "lib" / "libtent.so")
+    if calls != found:
+        wrong = ", ".join(sorted({*calls} ^ {*found}))
+        raise SystemExit(f"libtent.so does not export what transfer_engine.h declares, and nothing else: {wrong}")
     flags = ["-Wall", "-Wextra", "-Werror", f"-I{prefix}/include"]
     link = ["-pthread", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", "-ltent"]
     compilers = {".c": [CC, "-std=c11"], ".cc": [CXX, "-std=c++17"]}

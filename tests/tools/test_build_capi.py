@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,33 @@ def test_a_product_follows_its_inputs_and_is_otherwise_left_alone(tmp_path: Path
     assert made("-O2") == made("-O2") == ("two", 3), "other words of the command"
     product.unlink()
     assert made("-O2") == ("two", 4)
+
+
+def test_the_calls_of_a_header_are_its_declarations_and_nothing_else() -> None:
+    header = """
+/* tent_last_error() says why.
+tent_in_a_comment(void); */
+typedef void *tent_engine_t;
+enum { TENT_A = (1) };
+int tent_open(tent_engine_t engine,
+              const char *name); /* see tent_close() */
+char *tent_describe(const char *what);
+const char *tent_last_error(void);
+#define TENT_CALLS(x) tent_macro(x)
+#ifdef __cplusplus
+struct Engine {
+\tvoid close() { tent_close(engine_); }
+};
+#endif
+"""
+    assert build_capi.declared(header) == ["tent_describe", "tent_last_error", "tent_open"]
+
+
+def test_each_call_of_the_header_is_one_of_the_library() -> None:
+    """cgo's //export, and the C file that has the error text."""
+    sources = [path.read_text() for path in build_capi.SOURCE.glob("*.go")]
+    made = {name for text in sources for name in re.findall(r"^//export (\w+)$", text, re.M)}
+    assert {*build_capi.declared(build_capi.HEADER.read_text())} == made | {"tent_last_error"}
 
 
 def test_a_command_that_fails_is_run_again(tmp_path: Path) -> None:
