@@ -133,6 +133,9 @@ func tent_submit_ex(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.
 			TraceBytes: uint64(len(read(o.trace)))}
 	}
 	if o.notify != 0 {
+		if o.message == nil && o.message_bytes > 0 {
+			return wrong("the message is NULL, and has bytes")
+		}
 		told.Notify = 1
 		told.NameAddress, told.NameBytes = address(unsafe.Pointer(o.name)), uint64(len(read(o.name)))
 		told.MessageAddress, told.MessageBytes = address(o.message), uint64(o.message_bytes)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/request"
@@ -20,6 +21,9 @@ import (
 
 // notifyMs is how long tent_send_notifs waits for the peer to take a notification.
 const notifyMs = 10_000
+
+// lookMs is the time between two looks of tent_recv_notif at its engine.
+const lookMs = 1000
 
 //export tent_send_notifs
 func tent_send_notifs(engine C.tent_engine_t, handle C.tent_segment_id_t, name, message *C.char) C.int {
@@ -130,16 +134,27 @@ func tent_free_notifs(info *C.tent_notifi_info) {
 	}
 }
 
+// await takes one notification, for which it waits for at most limitMs. Where another thread was faster it waits for
+// the next one. It looks up now and then: an engine that another thread destroys wakes nobody here.
+func await(id, limitMs int64) (*letter, error) {
+	for start := time.Now(); ; {
+		left := max(0, limitMs-time.Since(start).Milliseconds())
+		if _, err := pybind.NoteWait(id, min(left, lookMs)); err != nil {
+			return nil, err
+		}
+		if l, err := next(id); l != nil || err != nil || left == 0 {
+			return l, err
+		}
+	}
+}
+
 //export tent_recv_notif
 func tent_recv_notif(engine C.tent_engine_t, timeoutMs C.int64_t, into *C.tent_notif_t) C.int {
 	if into == nil {
 		return wrong("notif is NULL")
 	}
 	*into = C.tent_notif_t{}
-	if _, err := pybind.NoteWait(number(engine), max(0, int64(timeoutMs))); err != nil {
-		return failed(err)
-	}
-	l, err := next(number(engine))
+	l, err := await(number(engine), int64(timeoutMs))
 	if err != nil {
 		return failed(err)
 	}

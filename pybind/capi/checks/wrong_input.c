@@ -121,6 +121,9 @@ static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	REFUSED(tent_send_notif(engine, 0, NULL, 1, "b", 1), "is NULL, and has bytes");
 	REFUSED(tent_send_notif(engine, 0, "a", 1, NULL, 1), "is NULL, and has bytes");
 	REFUSED(tent_send_notif(engine, 0, "a", 1, "b", (size_t)-1), "at most");
+	tent_request_t request = good(small, 0);
+	tent_submit_options_t options = {.notify = 1, .name = "a", .message_bytes = 1};
+	REFUSED(tent_submit_ex(engine, batch, &request, 1, &options), "is NULL, and has bytes");
 	REFUSED(tent_recv_notifs(engine, NULL), "info is NULL");
 	REFUSED(tent_recv_notif(engine, 0, NULL), "notif is NULL");
 	/* a list with a range that is not registered leaves the others as they are */
