@@ -3,10 +3,10 @@
  * The calls, constants and structs are those that programs for Mooncake's TENT know; calls beyond those stand at the end of
  * the C part. C++ programs find the class mooncake::tent::TransferEngine below it, a thin layer over the C calls.
  *
- * Conventions. A call returns 0, or -1 and then tent_last_error() of the same thread says why in one sentence. Any thread
- * may call with any engine. Addresses are plain pointers; the caller keeps registered memory mapped until it is
- * unregistered, and the bytes of a transfer as they are until its status is final: then nobody reads or writes them any
- * more. Sizes and offsets count bytes.
+ * Conventions. A call returns 0, or a number that its comment explains. -1 is an error, and then tent_last_error() of the
+ * same thread says why in one sentence. Any thread may call with any engine. Addresses are plain pointers; the caller keeps
+ * registered memory mapped until it is unregistered, and the bytes of a transfer as they are until its status is final: then
+ * nobody reads or writes them any more. Sizes and offsets count bytes.
  */
 #ifndef TENT_TRANSFER_ENGINE_H
 #define TENT_TRANSFER_ENGINE_H
@@ -247,7 +247,7 @@ int tent_probe_peer(tent_engine_t engine, tent_segment_id_t handle, int64_t time
 /* One notification of any length: 1 if there was one within timeout_ms, else 0. */
 int tent_recv_notif(tent_engine_t engine, int64_t timeout_ms, tent_notif_t *notif);
 void tent_free_notif(tent_notif_t *notif);
-/* "metrics" (Prometheus text), "topology" or "config" as a string that tent_free_text gives back; NULL if it cannot. */
+/* "metrics" (Prometheus text), "topology", "peers" or "config" as a string that tent_free_text gives back; NULL if it cannot. */
 char *tent_describe(tent_engine_t engine, const char *what);
 void tent_free_text(char *text);
 
