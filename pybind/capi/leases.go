@@ -7,8 +7,11 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/mem"
@@ -18,17 +21,42 @@ import (
 // rangesMost bounds the ranges of one call, before those that follow one another become one.
 const rangesMost = 1 << 20
 
-// around returns the registered memory of an engine that has a range in it, and the offset there.
-func around(engine int64, at, size uint64) (region, offset uint64, err error) {
+// around returns the smallest registered memory of an engine that has a range in it, and the start of that memory. Of
+// two that are equally small it is the one that begins first.
+func around(engine int64, at, size uint64) (region, start uint64, err error) {
 	regions.Lock()
 	defer regions.Unlock()
+	var best span
 	for s, o := range regions.bySpan {
-		if s.engine == engine && at >= s.address && mem.Contains(s.size, at-s.address, size) {
-			return o.region, at - s.address, nil
+		if s.engine == engine && at >= s.address && mem.Contains(s.size, at-s.address, size) &&
+			(region == 0 || cmp.Or(cmp.Compare(s.size, best.size), cmp.Compare(s.address, best.address)) < 0) {
+			region, best = o.region, s
 		}
 	}
-	return 0, 0, fmt.Errorf("ADDRESS_NOT_REGISTERED: %d bytes at %#x are not inside memory of tent_register_memory or "+
-		"tent_allocate_memory", size, at)
+	if region == 0 {
+		return 0, 0, fmt.Errorf("ADDRESS_NOT_REGISTERED: %d bytes at %#x are not inside memory of "+
+			"tent_register_memory or tent_allocate_memory", size, at)
+	}
+	return region, best.address, nil
+}
+
+// aroundAll returns the same for all of several ranges.
+func aroundAll(engine int64, ranges []C.tent_range_t) (region, start uint64, err error) {
+	first, last := uint64(math.MaxUint64), uint64(0)
+	for _, r := range ranges {
+		at, size := address(r.addr), uint64(r.size)
+		first, last = min(first, at), max(last, at+min(size, math.MaxUint64-at))
+	}
+	region, start, err = around(engine, first, last-first)
+	if err == nil {
+		return region, start, nil
+	}
+	for _, r := range ranges {
+		if _, _, err := around(engine, address(r.addr), uint64(r.size)); err != nil {
+			return 0, 0, err
+		}
+	}
+	return 0, 0, errors.New("INVALID_ARGUMENT: the ranges are not in one piece of memory, as those of a lease are")
 }
 
 // isMemory reports whether a number is that of registered memory, which is no lease.
@@ -61,17 +89,14 @@ func tent_share_ranges(engine C.tent_engine_t, ranges *C.tent_range_t, count C.s
 	if ranges == nil || count == 0 || count > rangesMost {
 		return wrong("a lease has 1 to %d ranges, not %d", rangesMost, count)
 	}
-	var region uint64
+	given := unsafe.Slice(ranges, count)
+	region, start, err := aroundAll(number(engine), given)
+	if err != nil {
+		return failed(err)
+	}
 	pairs := make([][2]uint64, count)
-	for i, r := range unsafe.Slice(ranges, count) {
-		of, offset, err := around(number(engine), address(r.addr), uint64(r.size))
-		if err != nil {
-			return failed(err)
-		}
-		if i > 0 && of != region {
-			return wrong("range [%d] is in other memory than those before it: a lease is of one piece of memory", i)
-		}
-		region, pairs[i] = of, [2]uint64{offset, uint64(r.size)}
+	for i, r := range given {
+		pairs[i] = [2]uint64{address(r.addr) - start, uint64(r.size)}
 	}
 	list, err := json.Marshal(pairs)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/pybind"
 )
 
@@ -81,7 +82,7 @@ func forget(engine int64) {
 	rooms.Unlock()
 }
 
-// lookUp returns a range and its region; size 0 goes by the address alone.
+// lookUp returns a range and its region; size 0 goes by the address alone, where one range begins.
 func lookUp(engine int64, at, size uint64, allocated bool) (span, owned, error) {
 	return lookUpBut(nil, engine, at, size, allocated)
 }
@@ -90,17 +91,29 @@ func lookUp(engine int64, at, size uint64, allocated bool) (span, owned, error) 
 func lookUpBut(found map[span]bool, engine int64, at, size uint64, allocated bool) (span, owned, error) {
 	regions.Lock()
 	defer regions.Unlock()
+	var fits []span
 	for s, o := range regions.bySpan {
 		if s.engine == engine && s.address == at && (size == 0 || s.size == size) && o.allocated == allocated &&
 			!found[s] {
-			return s, o, nil
+			fits = append(fits, s)
 		}
 	}
+	switch len(fits) {
+	case 0:
+		return span{}, owned{}, notRegistered(at, allocated)
+	case 1:
+		return fits[0], regions.bySpan[fits[0]], nil
+	}
+	return span{}, owned{}, fmt.Errorf("INVALID_ARGUMENT: %d registered ranges begin at %#x: name the size", len(fits),
+		at)
+}
+
+func notRegistered(at uint64, allocated bool) error {
 	how := "tent_register_memory"
 	if allocated {
 		how = "tent_allocate_memory"
 	}
-	return span{}, owned{}, fmt.Errorf("ADDRESS_NOT_REGISTERED: %#x is not an address of %s", at, how)
+	return fmt.Errorf("ADDRESS_NOT_REGISTERED: %#x is not an address of %s", at, how)
 }
 
 // end calls use with the region of a range, and drops the record if that was no error.
@@ -292,20 +305,38 @@ func tent_unregister_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.
 
 //export tent_remap_memory
 func tent_remap_memory(engine C.tent_engine_t, addr unsafe.Pointer, offset, length C.size_t) C.int {
-	regions.Lock()
-	var region uint64
-	for s, o := range regions.bySpan {
-		if s.engine == number(engine) && s.address == address(addr) && !o.allocated {
-			region = o.region
+	id := number(engine)
+	ranges := beginning(id, address(addr), uint64(offset), uint64(length))
+	if len(ranges) == 0 {
+		return failed(notRegistered(address(addr), false))
+	}
+	for _, region := range ranges {
+		if _, err := pybind.RemapRegion(id, region, uint64(offset), uint64(length), closeMs); err != nil {
+			return failed(err)
 		}
 	}
-	regions.Unlock()
-	if region == 0 {
-		return failed(fmt.Errorf("ADDRESS_NOT_REGISTERED: %#x is not an address of tent_register_memory",
-			address(addr)))
+	return 0
+}
+
+// beginning returns the regions of all registered ranges that begin at an address and have bytes at an offset. Where
+// none has, it returns one for the error.
+func beginning(engine int64, at, offset, length uint64) (list []uint64) {
+	regions.Lock()
+	defer regions.Unlock()
+	var short []uint64
+	for s, o := range regions.bySpan {
+		switch {
+		case s.engine != engine || s.address != at || o.allocated:
+		case mem.Contains(s.size, offset, length):
+			list = append(list, o.region)
+		default:
+			short = []uint64{o.region}
+		}
 	}
-	_, err := pybind.RemapRegion(number(engine), region, uint64(offset), uint64(length), closeMs)
-	return done(err)
+	if len(list) == 0 {
+		return short
+	}
+	return list
 }
 
 // registerAll registers several ranges, all or none.

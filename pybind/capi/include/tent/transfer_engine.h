@@ -175,14 +175,15 @@ int tent_register_memory_batch_ex(tent_engine_t engine, void **addrs, size_t *si
  * the 32 hexadecimal digits of one engine (16 or more and a *). NULL is all peers. Others do not learn of the range. */
 int tent_register_memory_for(tent_engine_t engine, void *addr, size_t size, tent_memory_options_t *opts,
                              const char *peers);
-/* Size 0 goes by the address alone. Returns when no peer can touch the bytes any more. After an error the range is still
+/* Size 0 goes by the address alone, and is refused where several registered ranges begin there. Returns when no peer can touch the bytes any more. After an error the range is still
  * registered and its memory in use: call again. */
 int tent_unregister_memory(tent_engine_t engine, void *addr, size_t size);
 /* Memory with pages missing, such as a reservation that fills: a transfer that needs bytes without pages fails as
  * ADDRESS_NOT_REGISTERED, and no other does. Call tent_remap_memory when pages came or went. */
 int tent_register_growable_memory(tent_engine_t engine, void *addr, size_t size, tent_memory_options_t *opts);
 /* After the program has mapped other pages, or none, behind a range of registered memory: peers reach these, and nothing
- * that began before touches the range when it returns. */
+ * that began before touches the range when it returns. It is done for each registered range that begins at addr and has the
+ * bytes in it. */
 int tent_remap_memory(tent_engine_t engine, void *addr, size_t offset, size_t length);
 /* None of the ranges where one is not registered. After another error those that are back are unregistered, and
  * tent_unregister_memory ends the others. sizes may be NULL. */
@@ -226,7 +227,7 @@ int tent_submit_ex(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_
 /* Why a batch did not complete, as JSON; -1 if buf is too short. */
 int tent_batch_failure(tent_engine_t engine, tent_batch_id_t batch_id, char *buf, size_t buf_len);
 /* Gives peers a part of registered or allocated memory for a time. opts may be NULL. The lease ends with its memory at the
- * latest. */
+ * latest. Where registered ranges overlap, it is of the smallest one that has all of its bytes, and ends with that one. */
 int tent_share_memory(tent_engine_t engine, void *addr, size_t size, const tent_lease_options_t *opts, tent_lease_t *lease);
 /* The same for several ranges of one piece of memory, pages for example: at most 1024 that do not follow one another, none
  * overlapping another. Offsets of peers count through them in their order; a request lies inside one range. */
@@ -247,7 +248,8 @@ int tent_probe_peer(tent_engine_t engine, tent_segment_id_t handle, int64_t time
 /* One notification of any length: 1 if there was one within timeout_ms, else 0. */
 int tent_recv_notif(tent_engine_t engine, int64_t timeout_ms, tent_notif_t *notif);
 void tent_free_notif(tent_notif_t *notif);
-/* "metrics" (Prometheus text), "topology", "peers" or "config" as a string that tent_free_text gives back; NULL if it cannot. */
+/* "metrics" (Prometheus text), "topology", "peers" or "config" as a string that tent_free_text gives back; NULL if it
+ * cannot. */
 char *tent_describe(tent_engine_t engine, const char *what);
 void tent_free_text(char *text);
 
