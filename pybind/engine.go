@@ -114,7 +114,7 @@ func Close(id int64, timeoutMs int64, cancel bool) (string, error) {
 }
 
 // Forget gives up the page of a closed engine and drops its number. Nobody may look at the page's address afterwards. A
-// second time does nothing.
+// second time does nothing. Memory of Allocate that is left stays for FreeMemory.
 func Forget(id int64) (n int64, err error) {
 	defer guard(&err)
 	return 0, remove(id)
@@ -184,11 +184,11 @@ func CloseRegion(id int64, region uint64, timeoutMs int64) (int64, error) {
 	})
 }
 
-// FreeMemory unmaps memory of Allocate; its region is closed, nobody looks at it. It works on a closed engine too.
-func FreeMemory(id int64, region uint64) (int64, error) {
-	return on(id, func(e *engine.Engine) (int64, error) {
-		return 0, e.FreeMemory(mem.RegionID(region))
-	})
+// FreeMemory unmaps memory of Allocate; its region is closed, nobody looks at it. It works on a closed engine too, and
+// on one that was forgotten.
+func FreeMemory(id int64, region uint64) (n int64, err error) {
+	defer guard(&err)
+	return 0, freeMemory(id, mem.RegionID(region))
 }
 
 // FenceRegion returns when nothing that the peer ("" for all) began before can touch the region.

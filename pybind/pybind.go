@@ -5,6 +5,7 @@
 package pybind
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/transports/all"
 )
 
@@ -28,6 +30,7 @@ type opened struct {
 	engine   *engine.Engine
 	faults   *all.Faults // nil: nothing
 	builders *builders
+	ended    *engine.Engine // one that was forgotten, while memory of Allocate is left
 }
 
 // engines is read on every call, so it is replaced as a whole: number -> engine, nil where it was forgotten.
@@ -43,7 +46,7 @@ func add(e *engine.Engine, faults *all.Faults) int64 {
 	if p := engines.Load(); p != nil {
 		list = append(list, *p...)
 	}
-	list = append(list, opened{e, faults, newBuilders()})
+	list = append(list, opened{engine: e, faults: faults, builders: newBuilders()})
 	engines.Store(&list)
 	return int64(len(list) - 1)
 }
@@ -52,7 +55,11 @@ func find(id int64) (opened, error) {
 	if p := engines.Load(); p != nil && id >= 0 && id < int64(len(*p)) && (*p)[id].engine != nil {
 		return (*p)[id], nil
 	}
-	return opened{}, errs.New(errs.EngineClosed, "engine", "engine %d is closed", id)
+	return opened{}, noEngine(id)
+}
+
+func noEngine(id int64) *errs.Error {
+	return errs.New(errs.EngineClosed, "engine", "engine %d is closed", id)
 }
 
 func get(id int64) (*engine.Engine, error) {
@@ -70,25 +77,61 @@ func on[T any](id int64, f func(*engine.Engine) (T, error)) (result T, err error
 	return f(e)
 }
 
+// entry returns the place of a number in the table, also where its engine was forgotten.
+func entry(id int64) (opened, bool) {
+	if p := engines.Load(); p != nil && id >= 0 && id < int64(len(*p)) {
+		return (*p)[id], true
+	}
+	return opened{}, false
+}
+
+// replace changes the entry of a number. The caller holds enginesMu.
+func replace(id int64, with opened) {
+	list := append([]opened(nil), *engines.Load()...)
+	list[id] = with
+	engines.Store(&list)
+}
+
 // remove drops the number of a closed engine. A second time does nothing.
 func remove(id int64) error {
 	enginesMu.Lock()
 	defer enginesMu.Unlock()
-	p := engines.Load()
-	if p == nil || id < 0 || id >= int64(len(*p)) {
-		_, err := find(id)
-		return err
+	o, is := entry(id)
+	if !is {
+		return noEngine(id)
 	}
-	list := append([]opened(nil), *p...)
-	if list[id].engine == nil {
+	if o.engine == nil {
 		return nil
 	}
-	if err := list[id].engine.Forget(); err != nil {
+	if err := o.engine.Forget(); err != nil {
 		return err
 	}
-	list[id] = opened{}
-	engines.Store(&list)
+	replace(id, opened{ended: o.engine})
+	pruneLocked(id)
 	return nil
+}
+
+// freeMemory unmaps memory of Allocate. A forgotten engine is there for this alone, and goes with its last memory.
+func freeMemory(id int64, region mem.RegionID) error {
+	o, _ := entry(id)
+	e := cmp.Or(o.engine, o.ended)
+	if e == nil {
+		return noEngine(id)
+	}
+	if err := e.FreeMemory(region); err != nil {
+		return err
+	}
+	enginesMu.Lock()
+	defer enginesMu.Unlock()
+	pruneLocked(id)
+	return nil
+}
+
+// pruneLocked lets go of an engine that was forgotten, if no memory of it is left.
+func pruneLocked(id int64) {
+	if o, _ := entry(id); o.ended != nil && o.ended.Allocations() == 0 {
+		replace(id, opened{})
+	}
 }
 
 // guard turns a panic into an error, which gopy would turn into the end of the process, and any error into JSON.

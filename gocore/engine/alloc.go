@@ -238,6 +238,13 @@ func (e *Engine) FreeMemory(id mem.RegionID) error {
 	return nil
 }
 
+// Allocations returns the number of ranges of Allocate that FreeMemory has not taken back.
+func (e *Engine) Allocations() int {
+	e.allocations.mu.Lock()
+	defer e.allocations.mu.Unlock()
+	return len(e.allocations.byID)
+}
+
 // unmap gives the bytes back. The caller has moved the region to regionUnmapped.
 func (e *Engine) unmap(r *region) {
 	if r.owner != nil {

@@ -25,6 +25,7 @@ type span struct {
 type owned struct {
 	region    uint64
 	allocated bool
+	outlived  bool // allocated by an engine that was destroyed: its region has ended, its bytes are there
 }
 
 // regions are known to C by their addresses. One thread at a time begins or ends a range; others wait for it, without a
@@ -64,11 +65,16 @@ func remember(s span, o owned) {
 	regions.Unlock()
 }
 
-// forget drops the records of a destroyed engine.
+// forget drops the records of a destroyed engine, but for its memory, which tent_free_memory takes.
 func forget(engine int64) {
 	regions.Lock()
-	for s := range regions.bySpan {
-		if s.engine == engine {
+	for s, o := range regions.bySpan {
+		switch {
+		case s.engine != engine:
+		case o.allocated:
+			o.outlived = true
+			regions.bySpan[s] = o
+		default:
 			delete(regions.bySpan, s)
 		}
 	}
@@ -116,8 +122,8 @@ func notRegistered(at uint64, allocated bool) error {
 	return fmt.Errorf("ADDRESS_NOT_REGISTERED: %#x is not an address of %s", at, how)
 }
 
-// end calls use with the region of a range, and drops the record if that was no error.
-func end(engine int64, at, size uint64, allocated bool, use func(region uint64) error) error {
+// end calls use with the record of a range, and drops it if that was no error.
+func end(engine int64, at, size uint64, allocated bool, use func(owned) error) error {
 	s, _, err := lookUp(engine, at, size, allocated)
 	if err != nil {
 		return err
@@ -127,7 +133,7 @@ func end(engine int64, at, size uint64, allocated bool, use func(region uint64) 
 		if err != nil {
 			return err
 		}
-		if err := use(o.region); err != nil {
+		if err := use(o); err != nil {
 			return err
 		}
 		regions.Lock()
@@ -182,7 +188,7 @@ func allocate(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, locat
 	if err := json.Unmarshal([]byte(text), &made); err != nil {
 		return failed(err)
 	}
-	remember(span{number(engine), made.Address, made.Size}, owned{made.ID, true})
+	remember(span{number(engine), made.Address, made.Size}, owned{region: made.ID, allocated: true})
 	*addr = C.tent_handle(C.uintptr_t(made.Address))
 	return 0
 }
@@ -206,11 +212,13 @@ func tent_allocate_memory_ex(engine C.tent_engine_t, addr *unsafe.Pointer, size 
 //export tent_free_memory
 func tent_free_memory(engine C.tent_engine_t, addr unsafe.Pointer) C.int {
 	id := number(engine)
-	return done(end(id, address(addr), 0, true, func(region uint64) error {
-		if _, err := pybind.CloseRegion(id, region, closeMs); err != nil {
-			return err // a peer is still inside: the memory stays
+	return done(end(id, address(addr), 0, true, func(o owned) error {
+		if !o.outlived {
+			if _, err := pybind.CloseRegion(id, o.region, closeMs); err != nil {
+				return err // a peer is still inside: the memory stays
+			}
 		}
-		_, err := pybind.FreeMemory(id, region)
+		_, err := pybind.FreeMemory(id, o.region)
 		return err
 	}))
 }
@@ -223,7 +231,7 @@ func (s span) register(make func() (uint64, error)) (fresh bool, _ error) {
 		}
 		region, err := make()
 		if err == nil {
-			remember(s, owned{region, false})
+			remember(s, owned{region: region})
 			fresh = true
 		}
 		return err
@@ -242,8 +250,8 @@ func register(
 func registered(_ bool, err error) C.int { return done(err) }
 
 func unregister(engine int64, at, size uint64) error {
-	return end(engine, at, size, false, func(region uint64) error {
-		lingers, err := pybind.CloseRegion(engine, region, closeMs)
+	return end(engine, at, size, false, func(o owned) error {
+		lingers, err := pybind.CloseRegion(engine, o.region, closeMs)
 		if err == nil && lingers != 0 {
 			err = fmt.Errorf("TIMEOUT: the kernel may still use the memory at %#x, for a transfer that ended dirty: "+
 				"leave it as it is, and unregister it again later", at)

@@ -159,7 +159,8 @@ int tent_disconnect(tent_engine_t engine, const char *who);
 /* Reads the files of security/cert, key and ca again: 1 if they have changed, 0 if not, -1 after an error. */
 int tent_reload_security(tent_engine_t engine);
 
-/* Memory that tent allocates, zeroed and reachable by peers as its permission says (default: read and write). */
+/* Memory that tent allocates, zeroed and reachable by peers as its permission says (default: read and write). It outlives its
+ * engine: behind tent_destroy_engine the program still uses its bytes, until tent_free_memory with the same handle. */
 int tent_allocate_memory(tent_engine_t engine, void **addr, size_t size, const char *location);
 int tent_allocate_memory_ex(tent_engine_t engine, void **addr, size_t size, tent_memory_options_t *opts);
 int tent_free_memory(tent_engine_t engine, void *addr);
