@@ -39,8 +39,8 @@ func (b batchOf) room() (size C.size_t, known bool) {
 	return size, known
 }
 
-//export tent_allocate_batch
-func tent_allocate_batch(engine C.tent_engine_t, size C.size_t) C.tent_batch_id_t {
+//export go_allocate_batch
+func go_allocate_batch(engine C.tent_engine_t, size C.size_t) C.tent_batch_id_t {
 	batch, err := pybind.NewBatch(number(engine), int64(min(size, math.MaxInt64)))
 	if err != nil {
 		failed(err)
@@ -55,8 +55,8 @@ func tent_allocate_batch(engine C.tent_engine_t, size C.size_t) C.tent_batch_id_
 	return C.tent_batch_id_t(batch)
 }
 
-//export tent_free_batch
-func tent_free_batch(engine C.tent_engine_t, batch C.tent_batch_id_t) C.int {
+//export go_free_batch
+func go_free_batch(engine C.tent_engine_t, batch C.tent_batch_id_t) C.int {
 	_, err := pybind.FreeBatch(number(engine), uint64(batch))
 	if err == nil {
 		rooms.Lock()
@@ -110,19 +110,19 @@ func submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_req
 	return done(err)
 }
 
-//export tent_submit
-func tent_submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t) C.int {
+//export go_submit
+func go_submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t) C.int {
 	return submit(engine, batch, entries, count, &C.tent_submit_options_t{}, nil)
 }
 
-//export tent_submit_notif
-func tent_submit_notif(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t,
+//export go_submit_notif
+func go_submit_notif(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t,
 	name, message *C.char) C.int {
 	return submit(engine, batch, entries, count, &C.tent_submit_options_t{}, noteOf(name, message))
 }
 
-//export tent_submit_ex
-func tent_submit_ex(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t,
+//export go_submit_ex
+func go_submit_ex(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t,
 	o *C.tent_submit_options_t) C.int {
 	if o == nil {
 		o = &C.tent_submit_options_t{}
@@ -143,8 +143,8 @@ func tent_submit_ex(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.
 	return submit(engine, batch, entries, count, o, told)
 }
 
-//export tent_cancel_task
-func tent_cancel_task(engine C.tent_engine_t, batch C.tent_batch_id_t, task C.size_t) C.int {
+//export go_cancel_task
+func go_cancel_task(engine C.tent_engine_t, batch C.tent_batch_id_t, task C.size_t) C.int {
 	if task > requestsMost {
 		return wrong("task %d does not exist", uint64(task))
 	}
@@ -196,16 +196,16 @@ func statuses(engine C.tent_engine_t, batch C.tent_batch_id_t, first, n int64, o
 	return 0
 }
 
-//export tent_task_status
-func tent_task_status(engine C.tent_engine_t, batch C.tent_batch_id_t, task C.size_t, status *C.tent_status_t) C.int {
+//export go_task_status
+func go_task_status(engine C.tent_engine_t, batch C.tent_batch_id_t, task C.size_t, status *C.tent_status_t) C.int {
 	if status == nil || task > requestsMost {
 		return wrong("task %d, status %p", uint64(task), status)
 	}
 	return statuses(engine, batch, int64(task), 1, status)
 }
 
-//export tent_task_status_list
-func tent_task_status_list(engine C.tent_engine_t, batch C.tent_batch_id_t, list *C.tent_status_t,
+//export go_task_status_list
+func go_task_status_list(engine C.tent_engine_t, batch C.tent_batch_id_t, list *C.tent_status_t,
 	count *C.size_t) C.int {
 	if count == nil || list == nil && *count > 0 {
 		return wrong("statuses %p, count %p", list, count)
@@ -219,8 +219,8 @@ func tent_task_status_list(engine C.tent_engine_t, batch C.tent_batch_id_t, list
 	return statuses(engine, batch, 0, int64(room), list)
 }
 
-//export tent_overall_status
-func tent_overall_status(engine C.tent_engine_t, batch C.tent_batch_id_t, status *C.tent_status_t) C.int {
+//export go_overall_status
+func go_overall_status(engine C.tent_engine_t, batch C.tent_batch_id_t, status *C.tent_status_t) C.int {
 	if status == nil {
 		return wrong("status is NULL")
 	}
@@ -235,13 +235,13 @@ func tent_overall_status(engine C.tent_engine_t, batch C.tent_batch_id_t, status
 	return 0
 }
 
-//export tent_wait
-func tent_wait(engine C.tent_engine_t, batch C.tent_batch_id_t, timeoutMs C.int64_t, status *C.tent_status_t) C.int {
+//export go_wait
+func go_wait(engine C.tent_engine_t, batch C.tent_batch_id_t, timeoutMs C.int64_t, status *C.tent_status_t) C.int {
 	state, err := pybind.Wait(number(engine), uint64(batch), max(0, int64(timeoutMs)))
 	if err != nil {
 		return failed(err)
 	}
-	if status != nil && tent_overall_status(engine, batch, status) < 0 {
+	if status != nil && go_overall_status(engine, batch, status) < 0 {
 		return -1
 	}
 	if state <= int64(C.STATUS_PENDING) {
@@ -250,8 +250,8 @@ func tent_wait(engine C.tent_engine_t, batch C.tent_batch_id_t, timeoutMs C.int6
 	return 0
 }
 
-//export tent_batch_failure
-func tent_batch_failure(engine C.tent_engine_t, batch C.tent_batch_id_t, buf *C.char, length C.size_t) C.int {
+//export go_batch_failure
+func go_batch_failure(engine C.tent_engine_t, batch C.tent_batch_id_t, buf *C.char, length C.size_t) C.int {
 	text, err := pybind.Failure(number(engine), uint64(batch))
 	if err != nil {
 		return failed(err)

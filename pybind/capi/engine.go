@@ -85,8 +85,8 @@ func merge(into, from map[string]any) {
 	}
 }
 
-//export tent_load_config_from_file
-func tent_load_config_from_file(path *C.char) {
+//export go_load_config_from_file
+func go_load_config_from_file(path *C.char) {
 	name := read(path)
 	change(func(d *draft) {
 		text, err := config.ReadFile(name)
@@ -102,8 +102,8 @@ func tent_load_config_from_file(path *C.char) {
 	})
 }
 
-//export tent_set_config
-func tent_set_config(key, value *C.char) {
+//export go_set_config
+func go_set_config(key, value *C.char) {
 	k, v := read(key), read(value)
 	change(func(d *draft) {
 		var parsed any
@@ -131,8 +131,8 @@ func environment() string {
 	return string(text)
 }
 
-//export tent_create_engine
-func tent_create_engine() C.tent_engine_t {
+//export go_create_engine
+func go_create_engine() C.tent_engine_t {
 	var d *draft
 	change(func(now *draft) {
 		d = now
@@ -159,8 +159,8 @@ func tent_create_engine() C.tent_engine_t {
 	return C.tent_engine_t(C.tent_handle(C.uintptr_t(id + 1)))
 }
 
-//export tent_destroy_engine
-func tent_destroy_engine(engine C.tent_engine_t) {
+//export go_destroy_engine
+func go_destroy_engine(engine C.tent_engine_t) {
 	id := number(engine)
 	var left struct{ Held []string }
 	text, err := pybind.Close(id, closeMs, true)
@@ -201,16 +201,16 @@ func info(id int64) (t told, err error) {
 	return t, err
 }
 
-//export tent_available
-func tent_available(engine C.tent_engine_t) C.int {
+//export go_available
+func go_available(engine C.tent_engine_t) C.int {
 	if _, err := pybind.Info(number(engine)); err != nil {
 		return 0
 	}
 	return 1
 }
 
-//export tent_transport_number
-func tent_transport_number(engine C.tent_engine_t, name *C.char) C.int {
+//export go_transport_number
+func go_transport_number(engine C.tent_engine_t, name *C.char) C.int {
 	t, err := info(number(engine))
 	if err != nil {
 		return failed(err)
@@ -222,8 +222,8 @@ func tent_transport_number(engine C.tent_engine_t, name *C.char) C.int {
 	return wrong("no transport of this engine is called %q", wanted)
 }
 
-//export tent_segment_name
-func tent_segment_name(engine C.tent_engine_t, buf *C.char, length C.size_t) C.int {
+//export go_segment_name
+func go_segment_name(engine C.tent_engine_t, buf *C.char, length C.size_t) C.int {
 	t, err := info(number(engine))
 	if err != nil {
 		return failed(err)
@@ -231,8 +231,8 @@ func tent_segment_name(engine C.tent_engine_t, buf *C.char, length C.size_t) C.i
 	return put(t.SegmentName, buf, length)
 }
 
-//export tent_rpc_server_addr_port
-func tent_rpc_server_addr_port(engine C.tent_engine_t, buf *C.char, length C.size_t, port *C.uint16_t) C.int {
+//export go_rpc_server_addr_port
+func go_rpc_server_addr_port(engine C.tent_engine_t, buf *C.char, length C.size_t, port *C.uint16_t) C.int {
 	t, err := info(number(engine))
 	if err != nil {
 		return failed(err)
@@ -251,8 +251,8 @@ func tent_rpc_server_addr_port(engine C.tent_engine_t, buf *C.char, length C.siz
 	return put(host, buf, length)
 }
 
-//export tent_describe
-func tent_describe(engine C.tent_engine_t, what *C.char) *C.char {
+//export go_describe
+func go_describe(engine C.tent_engine_t, what *C.char) *C.char {
 	id := number(engine)
 	var text string
 	var err error
@@ -277,6 +277,3 @@ func tent_describe(engine C.tent_engine_t, what *C.char) *C.char {
 	}
 	return C.CString(text)
 }
-
-//export tent_free_text
-func tent_free_text(text *C.char) { C.free(unsafe.Pointer(text)) }

@@ -71,14 +71,14 @@ func isMemory(engine int64, region uint64) bool {
 	return false
 }
 
-//export tent_share_memory
-func tent_share_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, opts *C.tent_lease_options_t,
+//export go_share_memory
+func go_share_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, opts *C.tent_lease_options_t,
 	lease *C.tent_lease_t) C.int {
-	return tent_share_ranges(engine, &C.tent_range_t{addr: addr, size: size}, 1, opts, lease)
+	return go_share_ranges(engine, &C.tent_range_t{addr: addr, size: size}, 1, opts, lease)
 }
 
-//export tent_share_ranges
-func tent_share_ranges(engine C.tent_engine_t, ranges *C.tent_range_t, count C.size_t, opts *C.tent_lease_options_t,
+//export go_share_ranges
+func go_share_ranges(engine C.tent_engine_t, ranges *C.tent_range_t, count C.size_t, opts *C.tent_lease_options_t,
 	lease *C.tent_lease_t) C.int {
 	if lease == nil {
 		return wrong("lease is NULL")
@@ -115,8 +115,8 @@ func tent_share_ranges(engine C.tent_engine_t, ranges *C.tent_range_t, count C.s
 	return 0
 }
 
-//export tent_lease_token
-func tent_lease_token(engine C.tent_engine_t, lease C.tent_lease_t, buf *C.char, length C.size_t) C.int {
+//export go_lease_token
+func go_lease_token(engine C.tent_engine_t, lease C.tent_lease_t, buf *C.char, length C.size_t) C.int {
 	token, err := pybind.LeaseToken(number(engine), uint64(lease))
 	if err != nil {
 		return failed(err)
@@ -124,14 +124,14 @@ func tent_lease_token(engine C.tent_engine_t, lease C.tent_lease_t, buf *C.char,
 	return put(token, buf, length)
 }
 
-//export tent_renew_lease
-func tent_renew_lease(engine C.tent_engine_t, lease C.tent_lease_t, expiresMs C.int64_t) C.int {
+//export go_renew_lease
+func go_renew_lease(engine C.tent_engine_t, lease C.tent_lease_t, expiresMs C.int64_t) C.int {
 	_, err := pybind.RenewLease(number(engine), uint64(lease), int64(expiresMs))
 	return done(err)
 }
 
-//export tent_close_lease
-func tent_close_lease(engine C.tent_engine_t, lease C.tent_lease_t) C.int {
+//export go_close_lease
+func go_close_lease(engine C.tent_engine_t, lease C.tent_lease_t) C.int {
 	if isMemory(number(engine), uint64(lease)) {
 		return wrong("%d is the number of memory and of no lease", uint64(lease))
 	}
@@ -139,8 +139,8 @@ func tent_close_lease(engine C.tent_engine_t, lease C.tent_lease_t) C.int {
 	return done(err)
 }
 
-//export tent_open_lease
-func tent_open_lease(engine C.tent_engine_t, handle *C.tent_segment_id_t, peer C.tent_segment_id_t, token *C.char,
+//export go_open_lease
+func go_open_lease(engine C.tent_engine_t, handle *C.tent_segment_id_t, peer C.tent_segment_id_t, token *C.char,
 	size *C.uint64_t) C.int {
 	if handle == nil {
 		return wrong("handle is NULL")

@@ -1,6 +1,8 @@
 // Command capi is libtent.so: the calls of include/tent/transfer_engine.h over the flat surface of package pybind. It
 // is built by `make capi` with -buildmode=c-shared and has no life of its own.
 //
+// A call of C enters by calls.c, which refuses it in a forked child, and is here under its name with go_ for tent_.
+//
 // A handle is the number of an engine plus one, so NULL is none, and a handle of a destroyed engine is an error and not
 // another engine. Errors are the sentences of gocore/errs; the text is kept by thread, on the C side, since a call from
 // C runs on its caller's thread to its end. C's memory is read during a call only.

@@ -193,8 +193,8 @@ func allocate(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, locat
 	return 0
 }
 
-//export tent_allocate_memory
-func tent_allocate_memory(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, location *C.char) C.int {
+//export go_allocate_memory
+func go_allocate_memory(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, location *C.char) C.int {
 	where := read(location)
 	if where == "" {
 		where = "*"
@@ -202,15 +202,15 @@ func tent_allocate_memory(engine C.tent_engine_t, addr *unsafe.Pointer, size C.s
 	return allocate(engine, addr, size, where, int64(C.PERM_GLOBAL_READ_WRITE))
 }
 
-//export tent_allocate_memory_ex
-func tent_allocate_memory_ex(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t,
+//export go_allocate_memory_ex
+func go_allocate_memory_ex(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
 	return allocate(engine, addr, size, location, permission)
 }
 
-//export tent_free_memory
-func tent_free_memory(engine C.tent_engine_t, addr unsafe.Pointer) C.int {
+//export go_free_memory
+func go_free_memory(engine C.tent_engine_t, addr unsafe.Pointer) C.int {
 	id := number(engine)
 	return done(end(id, address(addr), 0, true, func(o owned) error {
 		if !o.outlived {
@@ -280,39 +280,39 @@ func unregisterAll(leaving []span) error {
 	return first
 }
 
-//export tent_register_memory
-func tent_register_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
+//export go_register_memory
+func go_register_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
 	const all = int64(C.PERM_GLOBAL_READ_WRITE)
 	return registered(register(number(engine), address(addr), uint64(size), false, "*", all))
 }
 
-//export tent_register_memory_with_perm
-func tent_register_memory_with_perm(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
+//export go_register_memory_with_perm
+func go_register_memory_with_perm(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	permission C.int) C.int {
 	return registered(register(number(engine), address(addr), uint64(size), false, "*", int64(permission)))
 }
 
-//export tent_register_memory_ex
-func tent_register_memory_ex(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
+//export go_register_memory_ex
+func go_register_memory_ex(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
 	return registered(register(number(engine), address(addr), uint64(size), false, location, permission))
 }
 
-//export tent_register_growable_memory
-func tent_register_growable_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
+//export go_register_growable_memory
+func go_register_growable_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
 	return registered(register(number(engine), address(addr), uint64(size), true, location, permission))
 }
 
-//export tent_unregister_memory
-func tent_unregister_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
+//export go_unregister_memory
+func go_unregister_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
 	return done(unregister(number(engine), address(addr), uint64(size)))
 }
 
-//export tent_remap_memory
-func tent_remap_memory(engine C.tent_engine_t, addr unsafe.Pointer, offset, length C.size_t) C.int {
+//export go_remap_memory
+func go_remap_memory(engine C.tent_engine_t, addr unsafe.Pointer, offset, length C.size_t) C.int {
 	id := number(engine)
 	ranges := beginning(id, address(addr), uint64(offset), uint64(length))
 	if len(ranges) == 0 {
@@ -372,21 +372,21 @@ func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.s
 	return nil
 }
 
-//export tent_register_memory_batch
-func tent_register_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t,
+//export go_register_memory_batch
+func go_register_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t,
 	permission C.int) C.int {
 	return done(registerAll(number(engine), addrs, sizes, count, "*", int64(permission)))
 }
 
-//export tent_register_memory_batch_ex
-func tent_register_memory_batch_ex(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t,
+//export go_register_memory_batch_ex
+func go_register_memory_batch_ex(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t,
 	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
 	return done(registerAll(number(engine), addrs, sizes, count, location, permission))
 }
 
-//export tent_unregister_memory_batch
-func tent_unregister_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t,
+//export go_unregister_memory_batch
+func go_unregister_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t,
 	count C.size_t) C.int {
 	if count == 0 || count > requestsMost || addrs == nil {
 		return wrong("%d ranges at %p: from 1 to %d are taken", uint64(count), addrs, requestsMost)

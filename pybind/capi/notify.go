@@ -25,13 +25,13 @@ const notifyMs = 10_000
 // lookMs is the time between two looks of tent_recv_notif at its engine.
 const lookMs = 1000
 
-//export tent_send_notifs
-func tent_send_notifs(engine C.tent_engine_t, handle C.tent_segment_id_t, name, message *C.char) C.int {
+//export go_send_notifs
+func go_send_notifs(engine C.tent_engine_t, handle C.tent_segment_id_t, name, message *C.char) C.int {
 	return send(engine, handle, noteOf(name, message))
 }
 
-//export tent_send_notif
-func tent_send_notif(engine C.tent_engine_t, handle C.tent_segment_id_t, name unsafe.Pointer, nameBytes C.size_t,
+//export go_send_notif
+func go_send_notif(engine C.tent_engine_t, handle C.tent_segment_id_t, name unsafe.Pointer, nameBytes C.size_t,
 	message unsafe.Pointer, messageBytes C.size_t) C.int {
 	if (name == nil && nameBytes > 0) || (message == nil && messageBytes > 0) {
 		return wrong("the name or the message is NULL, and has bytes")
@@ -92,8 +92,8 @@ func next(id int64) (*letter, error) {
 	}
 }
 
-//export tent_recv_notifs
-func tent_recv_notifs(engine C.tent_engine_t, info *C.tent_notifi_info) C.int {
+//export go_recv_notifs
+func go_recv_notifs(engine C.tent_engine_t, info *C.tent_notifi_info) C.int {
 	if info == nil {
 		return wrong("info is NULL")
 	}
@@ -126,14 +126,6 @@ func tent_recv_notifs(engine C.tent_engine_t, info *C.tent_notifi_info) C.int {
 	return 0
 }
 
-//export tent_free_notifs
-func tent_free_notifs(info *C.tent_notifi_info) {
-	if info != nil {
-		C.free(unsafe.Pointer(info.records))
-		*info = C.tent_notifi_info{}
-	}
-}
-
 // await takes one notification, for which it waits for at most limitMs. Where another thread was faster it waits for
 // the next one. It looks up now and then: an engine that another thread destroys wakes nobody here.
 func await(id, limitMs int64) (*letter, error) {
@@ -148,8 +140,8 @@ func await(id, limitMs int64) (*letter, error) {
 	}
 }
 
-//export tent_recv_notif
-func tent_recv_notif(engine C.tent_engine_t, timeoutMs C.int64_t, into *C.tent_notif_t) C.int {
+//export go_recv_notif
+func go_recv_notif(engine C.tent_engine_t, timeoutMs C.int64_t, into *C.tent_notif_t) C.int {
 	if into == nil {
 		return wrong("notif is NULL")
 	}
@@ -165,14 +157,4 @@ func tent_recv_notif(engine C.tent_engine_t, timeoutMs C.int64_t, into *C.tent_n
 		C.CString(string(l.peer))
 	into.name_bytes, into.message_bytes = C.size_t(len(l.name)), C.size_t(len(l.message))
 	return 1
-}
-
-//export tent_free_notif
-func tent_free_notif(n *C.tent_notif_t) {
-	if n != nil {
-		C.free(unsafe.Pointer(n.name))
-		C.free(unsafe.Pointer(n.message))
-		C.free(unsafe.Pointer(n.peer))
-		*n = C.tent_notif_t{}
-	}
 }

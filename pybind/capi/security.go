@@ -26,8 +26,8 @@ func patterns(text *C.char) string {
 	return string(list)
 }
 
-//export tent_open_segment_of
-func tent_open_segment_of(engine C.tent_engine_t, handle *C.tent_segment_id_t, name, identity *C.char) C.int {
+//export go_open_segment_of
+func go_open_segment_of(engine C.tent_engine_t, handle *C.tent_segment_id_t, name, identity *C.char) C.int {
 	if handle == nil {
 		return wrong("handle is NULL")
 	}
@@ -39,8 +39,8 @@ func tent_open_segment_of(engine C.tent_engine_t, handle *C.tent_segment_id_t, n
 	return 0
 }
 
-//export tent_register_memory_for
-func tent_register_memory_for(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
+//export go_register_memory_for
+func go_register_memory_for(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t, peers *C.char) C.int {
 	location, permission := options(opts)
 	s := span{number(engine), address(addr), uint64(size)}
@@ -53,8 +53,8 @@ func tent_register_memory_for(engine C.tent_engine_t, addr unsafe.Pointer, size 
 	return done(err)
 }
 
-//export tent_disconnect
-func tent_disconnect(engine C.tent_engine_t, who *C.char) C.int {
+//export go_disconnect
+func go_disconnect(engine C.tent_engine_t, who *C.char) C.int {
 	n, err := pybind.Disconnect(number(engine), read(who), openMs)
 	if err != nil {
 		return failed(err)
@@ -62,8 +62,8 @@ func tent_disconnect(engine C.tent_engine_t, who *C.char) C.int {
 	return C.int(n)
 }
 
-//export tent_reload_security
-func tent_reload_security(engine C.tent_engine_t) C.int {
+//export go_reload_security
+func go_reload_security(engine C.tent_engine_t) C.int {
 	changed, err := pybind.ReloadSecurity(number(engine), "", closeMs)
 	if err != nil {
 		return failed(err)

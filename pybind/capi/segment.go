@@ -15,8 +15,8 @@ import (
 	"github.com/tent-engine/tent/pybind"
 )
 
-//export tent_open_segment
-func tent_open_segment(engine C.tent_engine_t, handle *C.tent_segment_id_t, name *C.char) C.int {
+//export go_open_segment
+func go_open_segment(engine C.tent_engine_t, handle *C.tent_segment_id_t, name *C.char) C.int {
 	if handle == nil {
 		return wrong("handle is NULL")
 	}
@@ -28,14 +28,14 @@ func tent_open_segment(engine C.tent_engine_t, handle *C.tent_segment_id_t, name
 	return 0
 }
 
-//export tent_close_segment
-func tent_close_segment(engine C.tent_engine_t, handle C.tent_segment_id_t) C.int {
+//export go_close_segment
+func go_close_segment(engine C.tent_engine_t, handle C.tent_segment_id_t) C.int {
 	_, err := pybind.CloseSegment(number(engine), int64(handle))
 	return done(err)
 }
 
-//export tent_probe_peer
-func tent_probe_peer(engine C.tent_engine_t, handle C.tent_segment_id_t, timeoutMs C.int64_t) C.int {
+//export go_probe_peer
+func go_probe_peer(engine C.tent_engine_t, handle C.tent_segment_id_t, timeoutMs C.int64_t) C.int {
 	alive, err := pybind.Alive(number(engine), int64(handle), max(0, int64(timeoutMs)))
 	if err != nil {
 		return failed(err)
@@ -43,8 +43,8 @@ func tent_probe_peer(engine C.tent_engine_t, handle C.tent_segment_id_t, timeout
 	return C.int(alive)
 }
 
-//export tent_get_segment_info
-func tent_get_segment_info(engine C.tent_engine_t, handle C.tent_segment_id_t, into *C.tent_segment_info_t) C.int {
+//export go_get_segment_info
+func go_get_segment_info(engine C.tent_engine_t, handle C.tent_segment_id_t, into *C.tent_segment_info_t) C.int {
 	if into == nil {
 		return wrong("info is NULL")
 	}
@@ -88,14 +88,6 @@ func tent_get_segment_info(engine C.tent_engine_t, handle C.tent_segment_id_t, i
 	}
 	into.buffers, into.num_buffers = buffers, C.int(len(found.Regions))
 	return 0
-}
-
-//export tent_free_segment_info
-func tent_free_segment_info(info *C.tent_segment_info_t) {
-	if info != nil {
-		C.free(unsafe.Pointer(info.buffers))
-		*info = C.tent_segment_info_t{}
-	}
 }
 
 // fill copies text into an array of C, cut so that a 0 follows.

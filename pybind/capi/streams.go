@@ -8,8 +8,8 @@ import "C"
 
 import "github.com/tent-engine/tent/pybind"
 
-//export tent_wait_on
-func tent_wait_on(engine C.tent_engine_t, batch C.tent_batch_id_t, stream C.uint64_t, word *C.uint64_t) C.int {
+//export go_wait_on
+func go_wait_on(engine C.tent_engine_t, batch C.tent_batch_id_t, stream C.uint64_t, word *C.uint64_t) C.int {
 	if stream == 0 {
 		return wrong("stream 0 is none: the driver's default stream is CU_STREAM_LEGACY, 1")
 	}

@@ -6,7 +6,8 @@
  * Conventions. A call returns 0, or a number that its comment explains. -1 is an error, and then tent_last_error() of the
  * same thread says why in one sentence. Any thread may call with any engine. Addresses are plain pointers; the caller keeps
  * registered memory mapped until it is unregistered, and the bytes of a transfer as they are until its status is final: then
- * nobody reads or writes them any more. Sizes and offsets count bytes.
+ * nobody reads or writes them any more. Sizes and offsets count bytes. In a child that was forked without exec all calls but
+ * those that free fail with FORK: it makes engines behind an exec.
  */
 #ifndef TENT_TRANSFER_ENGINE_H
 #define TENT_TRANSFER_ENGINE_H
@@ -135,7 +136,7 @@ tent_engine_t tent_create_engine(void);
  * "" then; else it says what may still be touched, as by a kernel that has not given an operation back. Threads that destroy an
  * engine beside one another all wait for that end. */
 void tent_destroy_engine(tent_engine_t engine);
-/* 1 while the engine is open, else 0. */
+/* 1 while the engine is open, else 0, as in a forked child. */
 int tent_available(tent_engine_t engine);
 /* The number for transport_hint of a transport by its name, as tent_describe shows it; also a plug-in's. -1: none. */
 int tent_transport_number(tent_engine_t engine, const char *name);
