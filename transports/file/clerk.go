@@ -22,7 +22,7 @@ import (
 //
 // A library without room for several runs has threads instead, which carry out one run after the other. They also carry
 // the ends of WRITEs that are no whole units, through memory of the host and the page cache: a library would read,
-// change and write the unit, and lose the bytes of a neighbour that does the same.
+// change and write the unit, and lose the bytes of a neighbour that does the same. The two take turns, see turns.
 //
 // A run is never called back: its item ends when the library is done with it.
 type clerk struct {
@@ -52,7 +52,7 @@ type clerk struct {
 type job struct {
 	Run
 	item  *item
-	edge  bool // through the page cache
+	way   way
 	moved uint64
 	err   *errs.Error
 }
@@ -204,24 +204,26 @@ func (c *clerk) begin() {
 	for class := range kit.Classes {
 		list := c.t.queue.List(class)
 		for it := list.First(); it != nil; it = list.First() {
-			if !c.t.openable(it) {
+			if it.err != nil || it.at == it.slice.Length {
+				c.t.unqueue(it)
 				continue
 			}
-			for it.err == nil && it.at < it.slice.Length {
-				if !c.cut(it) {
-					return
-				}
+			if c.t.openable(it) && !c.cut(it) {
+				return
 			}
-			c.t.unqueue(it)
 		}
 	}
 }
 
-// cut begins the next run of an item. False means that there is no room for it. The caller holds t.mu.
+// cut begins the next run of an item, or leaves the item aside until its turn. False means that there is no room for
+// it. The caller holds t.mu.
 func (c *clerk) cut(it *item) bool {
-	run, edge := c.next(it)
+	run, way := c.next(it)
+	if !c.t.inTurn(it, way) {
+		return true
+	}
 	kind := toPost
-	if edge || c.depth == 0 {
+	if way == through || c.depth == 0 {
 		kind = forThreads
 	}
 	last := len(c.spare[kind]) - 1
@@ -230,7 +232,8 @@ func (c *clerk) cut(it *item) bool {
 	}
 	i := c.spare[kind][last]
 	c.spare[kind] = c.spare[kind][:last]
-	c.jobs[i] = job{Run: run, item: it, edge: edge}
+	c.jobs[i] = job{Run: run, item: it, way: way}
+	c.t.joinTurn(it.file.turns, way)
 	it.state = running
 	it.at += run.Bytes
 	it.flying++
@@ -244,8 +247,8 @@ func (c *clerk) cut(it *item) bool {
 	return true
 }
 
-// next returns the next run of an item, and whether it is an edge.
-func (c *clerk) next(it *item) (r Run, edge bool) {
+// next returns the next run of an item, and its way. An edge goes through the page cache.
+func (c *clerk) next(it *item) (r Run, w way) {
 	s, f, most := it.slice, it.file, c.library.RunMost()
 	r = Run{Op: s.Op, Handle: f.handle.Load(), Region: c.t.regions.Lookup(s.LocalKey)}
 	r.Offset, r.Addr, r.Bytes = it.locate(it.at)
@@ -258,18 +261,18 @@ func (c *clerk) next(it *item) (r Run, edge bool) {
 	}
 	r.Bytes = min(r.Bytes, most)
 	if s.Op == transport.Read {
-		return r, false
+		return r, free
 	}
 	unit := min(f.unit, edgeMost)
 	switch into := r.Offset % unit; {
 	case into != 0:
 		r.Bytes = min(r.Bytes, unit-into)
-		return r, true
+		return r, through
 	case r.Bytes < unit:
-		return r, true
+		return r, through
 	}
 	r.Bytes -= r.Bytes % unit
-	return r, false
+	return r, past
 }
 
 // land books the end of a job, and returns its item if that is complete. The caller holds t.mu.
@@ -281,6 +284,7 @@ func (c *clerk) land(i int) *item {
 	} else if it.err == nil {
 		it.err = j.err
 	}
+	c.t.endTurn(it.file.turns, j.way)
 	*j = job{}
 	c.spare[c.kindOf(i)] = append(c.spare[c.kindOf(i)], i)
 	it.flying--
@@ -327,10 +331,10 @@ func (c *clerk) serve() {
 }
 
 // carry carries out a job of a thread.
-func (c *clerk) carry(i int, through []byte) {
+func (c *clerk) carry(i int, buffer []byte) {
 	switch j := &c.jobs[i]; {
-	case j.edge:
-		c.book(i, j.Bytes, c.carryEdge(j, through))
+	case j.way == through:
+		c.book(i, j.Bytes, c.carryEdge(j, buffer))
 	default:
 		moved, err := c.library.Carry(&j.Run)
 		c.book(i, moved, err)
@@ -338,18 +342,18 @@ func (c *clerk) carry(i int, through []byte) {
 }
 
 // carryEdge writes less than a unit through the page cache.
-func (c *clerk) carryEdge(j *job, through []byte) error {
-	through = through[:j.Bytes]
-	if err := c.library.Fetch(through, &j.Run); err != nil {
+func (c *clerk) carryEdge(j *job, buffer []byte) error {
+	buffer = buffer[:j.Bytes]
+	if err := c.library.Fetch(buffer, &j.Run); err != nil {
 		return err
 	}
 	fd, at := int(j.item.file.plain.Load()), int64(j.Offset)
-	for len(through) > 0 {
-		n, err := unix.Pwrite(fd, through, at)
+	for len(buffer) > 0 {
+		n, err := unix.Pwrite(fd, buffer, at)
 		if errno, failed := err.(syscall.Errno); failed && errno != unix.EINTR {
 			return c.t.failed(j.item, errno, uint64(at))
 		}
-		through, at = through[max(n, 0):], at+int64(max(n, 0))
+		buffer, at = buffer[max(n, 0):], at+int64(max(n, 0))
 	}
 	return nil
 }

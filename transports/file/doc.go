@@ -38,8 +38,11 @@
 // through the page cache, where the kernel keeps them apart: neighbours in one process or in several lose no byte.
 // (Reading a unit, changing a part and writing it back directly would need a lock that all of them know.) A direct
 // operation flushes and drops the page cache's copy of its range, so the two ways see each other's bytes once one of
-// them has completed. Memory that O_DIRECT does not take, NumPy's for example, passes through aligned buffers of the
-// ring's owner.
+// them has completed. It cannot drop pages that become dirty meanwhile, and the page cache's folios are larger than
+// units: so WRITEs of the two ways to one file take turns (turns.go, record 0170). Other engines and programs do not.
+// Where they write a file through the page cache in the same moment, next to bytes that go past it, the kernel may keep
+// old bytes cached and fail their next fdatasync with EIO: open such a file with cached=True. Memory that O_DIRECT does
+// not take, NumPy's for example, passes through aligned buffers of the ring's owner.
 //
 // Ranges that overlap and are written at the same time end up with the bytes of either, in pieces of any size; as ever.
 //

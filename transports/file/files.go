@@ -16,8 +16,9 @@ import (
 // file is one imported file. Its descriptors come and go with use; its identity stays.
 type file struct {
 	card
-	key  transport.RemoteKey
-	link *link
+	key   transport.RemoteKey
+	link  *link
+	turns *turns
 
 	// Descriptors, -1 while there is none. They are opened by the one goroutine that base.opening names, and closed
 	// only while users is 0, so a goroutine that has a use reads them without a lock.
@@ -258,6 +259,7 @@ func (t *base) enter(f *file, number transport.Link) (transport.RemoteKey, error
 		return 0, errs.New(errs.TooManyRequests, t.name+".import", "too many open files")
 	}
 	l.files = append(l.files, f)
+	t.shareTurns(f)
 	t.tick++
 	f.used = t.tick
 	t.openFiles++
@@ -293,6 +295,7 @@ func (t *base) forget(f *file) openEnds {
 	if t.files.Delete(f.key) == nil {
 		return nothingOpen
 	}
+	t.leaveTurns(f)
 	if f.isOpen() {
 		t.openFiles--
 	}

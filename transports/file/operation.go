@@ -16,7 +16,7 @@ import (
 //
 // A range that covers whole units goes past the page cache, the rest at its edges goes through it. So a unit is
 // never written both ways by ranges that do not overlap, by any writer: the kernel merges the edges of neighbours
-// in the page cache, and a direct READ or WRITE next to them flushes them first.
+// in the page cache. A direct READ or WRITE flushes them first, and takes turns with them, see turns.
 type operation struct {
 	item    *item
 	at      uint64 // where it begins in the slice
@@ -24,6 +24,7 @@ type operation struct {
 	done    uint64
 	offset  uint64 // in the file, of the rest
 	direct  bool
+	way     way  // as it began
 	bounce  int  // number of its bounce buffer, -1 for none
 	cached  bool // the page cache is asked first
 	filled  bool // the bounce buffer holds the bytes to write
@@ -37,17 +38,7 @@ type operation struct {
 // begin cuts the next operation from an item, if a bounce buffer is there where one is needed.
 func (o *operation) begin(it *item, b *bounces) bool {
 	f := it.file
-	offset, n := it.run(it.at, opMost)
-	direct := f.direct.Load()
-	if direct {
-		if into := offset % f.unit; into != 0 {
-			direct, n = false, min(n, f.unit-into)
-		} else if n >= f.unit {
-			n -= n % f.unit
-		} else {
-			direct = false
-		}
-	}
+	offset, n, direct := it.next()
 	bounce := -1
 	count, covered := it.gather(it.at, n, o.vectors[:])
 	switch whole := covered - covered%max(f.unit, 1); {
@@ -63,7 +54,24 @@ func (o *operation) begin(it *item, b *bounces) bool {
 	}
 	o.item, o.at, o.length, o.done, o.offset = it, it.at, n, 0, offset
 	o.direct, o.bounce, o.filled, o.lost, o.tries, o.err = direct, bounce, false, false, 0, nil
+	o.way = wayOf(it.slice.Op, direct)
 	return true
+}
+
+// next is the range of the file that the next operation of the ring may cover, and whether it goes past the page cache.
+func (it *item) next() (offset, n uint64, direct bool) {
+	unit := it.file.unit
+	offset, n = it.run(it.at, opMost)
+	if direct = it.file.direct.Load(); !direct {
+		return offset, n, false
+	}
+	switch into := offset % unit; {
+	case into != 0:
+		return offset, min(n, unit-into), false
+	case n < unit:
+		return offset, n, false
+	}
+	return offset, n - n%unit, true
 }
 
 // aligned reports whether O_DIRECT takes the vectors as they are.

@@ -279,17 +279,27 @@ func (u *owner) begin() {
 	for c := range kit.Classes {
 		list := u.t.queue.List(c)
 		for it := list.First(); it != nil; it = list.First() {
-			if !u.t.openable(it) {
+			if it.at == it.slice.Length {
+				u.t.unqueue(it)
 				continue
 			}
-			for it.at < it.slice.Length {
-				if len(u.spare) == 0 || !u.cut(it) {
-					return
-				}
+			if !u.t.openable(it) || !u.takesTurn(it) {
+				continue
 			}
-			u.t.unqueue(it)
+			if len(u.spare) == 0 || !u.cut(it) {
+				return
+			}
 		}
 	}
+}
+
+// takesTurn reports whether the next operation of an item may begin, see base.inTurn.
+func (u *owner) takesTurn(it *item) bool {
+	if it.slice.Op == transport.Read {
+		return true
+	}
+	_, _, direct := it.next()
+	return u.t.inTurn(it, wayOf(it.slice.Op, direct))
 }
 
 // cut begins the next operation of an item. False means that it needs a bounce buffer and none is free, or that this
@@ -309,6 +319,7 @@ func (u *owner) cut(it *item) bool {
 	}
 	u.spare = u.spare[:len(u.spare)-1]
 	u.fresh = append(u.fresh, i)
+	u.t.joinTurn(it.file.turns, o.way)
 	it.state = running
 	it.at += o.length
 	it.flying++
@@ -390,6 +401,7 @@ func (u *owner) land(e ring.Event) {
 			it.err = o.err
 		}
 	}
+	u.t.endTurn(it.file.turns, o.way)
 	o.end(u.bounces)
 	u.spare = append(u.spare, uint16(e.Tag))
 	it.flying--

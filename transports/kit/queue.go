@@ -76,6 +76,15 @@ func (l *List[T]) PopFront() *T {
 	return entry
 }
 
+// PopBack takes the entry at the end out, nil from an empty list.
+func (l *List[T]) PopBack() *T {
+	entry := l.last.value()
+	if entry != nil {
+		l.last.Leave()
+	}
+	return entry
+}
+
 // Leave takes the entry out of the list that it is in. Without one nothing happens.
 func (e *Element[T]) Leave() {
 	l := e.list
