@@ -233,7 +233,7 @@ func (c *clerk) cut(it *item) bool {
 	i := c.spare[kind][last]
 	c.spare[kind] = c.spare[kind][:last]
 	c.jobs[i] = job{Run: run, item: it, way: way}
-	c.t.joinTurn(it.file.turns, way)
+	c.t.joinTurn(&it.file.inode.turns, way)
 	it.state = running
 	it.at += run.Bytes
 	it.flying++
@@ -284,7 +284,7 @@ func (c *clerk) land(i int) *item {
 	} else if it.err == nil {
 		it.err = j.err
 	}
-	c.t.endTurn(it.file.turns, j.way)
+	c.t.endTurn(&it.file.inode.turns, j.way)
 	*j = job{}
 	c.spare[c.kindOf(i)] = append(c.spare[c.kindOf(i)], i)
 	it.flying--

@@ -66,6 +66,11 @@
 // no operation of the ring: the kernel would give it to a thread as well, and both transports share this one
 // (docs/design/decisions 0038).
 //
+// A failed write-back stays with each handle of the file that was open then: each later Sync of it fails until the file
+// is opened anew. The kernel reports it once a descriptor, so one of two batches would end as durable with its bytes
+// lost (record 0171). A descriptor that was given up and opened again is told unless another program has asked
+// meanwhile.
+//
 // # Goroutines, locks, descriptors
 //
 // io-uring: the ring's owner, locked to its thread. buf-io: Settings.Workers. Both: one a file that is being reopened

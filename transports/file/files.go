@@ -18,7 +18,7 @@ type file struct {
 	card
 	key   transport.RemoteKey
 	link  *link
-	turns *turns
+	inode *inode
 
 	// Descriptors, -1 while there is none. They are opened by the one goroutine that base.opening names, and closed
 	// only while users is 0, so a goroutine that has a use reads them without a lock.
@@ -44,9 +44,10 @@ type file struct {
 	opening bool
 	waiting kit.List[item] // items that wait for its descriptors
 	sync    struct {
-		busy bool
-		now  []func(*errs.Error) // for those the running fdatasync counts
-		next []func(*errs.Error) // for those the next one
+		busy   bool
+		now    []func(*errs.Error) // for those the running fdatasync counts
+		next   []func(*errs.Error) // for those the next one
+		failed *errs.Error         // the failure that has lost bytes; it stays
 	}
 }
 
@@ -259,7 +260,7 @@ func (t *base) enter(f *file, number transport.Link) (transport.RemoteKey, error
 		return 0, errs.New(errs.TooManyRequests, t.name+".import", "too many open files")
 	}
 	l.files = append(l.files, f)
-	t.shareTurns(f)
+	t.shareInode(f)
 	t.tick++
 	f.used = t.tick
 	t.openFiles++
@@ -295,7 +296,7 @@ func (t *base) forget(f *file) openEnds {
 	if t.files.Delete(f.key) == nil {
 		return nothingOpen
 	}
-	t.leaveTurns(f)
+	t.leaveInode(f)
 	if f.isOpen() {
 		t.openFiles--
 	}
@@ -348,78 +349,6 @@ func (t *base) reopen(f *file) {
 	t.closeAll(evicted)
 	t.closeAll(unheld)
 	t.finish(failed, nil)
-}
-
-// Sync implements transport.Filer. Calls that come while an fdatasync runs share the next one.
-func (t *base) Sync(number transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
-	t.mu.Lock()
-	l, f := t.links.Lookup(number), t.files.Lookup(key)
-	switch {
-	case t.life.Closed():
-		t.mu.Unlock()
-		done(kit.Closed(t.name + ".sync"))
-		return
-	case l == nil || f == nil || f.link != l:
-		t.mu.Unlock()
-		done(errUnknown)
-		return
-	}
-	f.sync.next = append(f.sync.next, done)
-	begin := !f.sync.busy
-	if begin {
-		f.sync.busy = true
-		t.hold(f)
-		t.tasks.Add(1)
-	}
-	t.mu.Unlock()
-	if begin {
-		go t.synchronise(f)
-	}
-}
-
-// synchronise runs fdatasync for a file until nobody asks any more. It is a goroutine of its own a file, so that a slow
-// disk holds up nobody else.
-func (t *base) synchronise(f *file) {
-	defer t.tasks.Done()
-	for {
-		t.mu.Lock()
-		f.sync.now, f.sync.next = f.sync.next, f.sync.now[:0]
-		if len(f.sync.now) == 0 {
-			f.sync.busy = false
-			fds := t.release(f)
-			t.mu.Unlock()
-			t.closeAll(fds)
-			return
-		}
-		t.mu.Unlock()
-		err := t.fdatasync(f)
-		for i, done := range f.sync.now {
-			f.sync.now[i] = nil
-			done(err)
-		}
-	}
-}
-
-func (t *base) fdatasync(f *file) *errs.Error {
-	fd := int(f.plain.Load())
-	if fd < 0 {
-		// Its descriptors were given up meanwhile. A failed write shows on any descriptor of the file
-		// that is opened afterwards, until somebody has seen it.
-		var err error
-		if fd, err = t.settings.open(f.Path, unix.O_RDONLY, 0); err != nil {
-			return trouble(t.name+".sync", f.Path, err)
-		}
-		defer unix.Close(fd)
-		now := card{transport.FileCard{Path: f.Path}}
-		if err := now.identify(fd); err != nil || now.Device != f.Device || now.Inode != f.Inode {
-			return errs.New(errs.Stale, t.name+".sync", "%s: another file has got this name since it was opened",
-				f.Path)
-		}
-	}
-	if err := retry(func() error { return unix.Fdatasync(fd) }); err != nil {
-		return trouble(t.name+".sync", f.Path, err)
-	}
-	return nil
 }
 
 // describe says how the file is reached, for Explain.

@@ -34,7 +34,7 @@ type base struct {
 	regions   kit.Slots[transport.LocalKey, mem.Region]
 	files     kit.Slots[transport.RemoteKey, file]
 	openFiles int
-	turns     map[inode]*turns
+	inodes    map[inodeNumber]*inode
 	tick      uint64
 	links     kit.Links[link]
 	queue     kit.ClassQueue[item]
@@ -82,7 +82,7 @@ const handful = 64
 func newHand() *hand { return &hand{ends: make([]transport.Completion, 0, handful)} }
 
 func newBase(name string, s Settings, host transport.Host, sink transport.Sink) *base {
-	t := &base{name: name, settings: s, host: host, sink: sink, turns: map[inode]*turns{},
+	t := &base{name: name, settings: s, host: host, sink: sink, inodes: map[inodeNumber]*inode{},
 		items: make([]item, s.Slices)}
 	t.changed = sync.NewCond(&t.mu)
 	for i := range t.items {

@@ -14,7 +14,7 @@ const (
 	free               // a READ: it makes nothing dirty
 )
 
-// turns keep the two ways of WRITEs to one file apart in time. All open files of an inode share them.
+// turns keep the two ways of WRITEs to one inode apart in time.
 //
 // Units do not keep them apart. The page cache has folios, which lie over many units where the kernel has read ahead.
 // An edge that makes such a folio dirty while a neighbour goes past it keeps the kernel from dropping the folio
@@ -23,7 +23,6 @@ const (
 //
 // A turn ends when its last operation does. While somebody waits for that, turnMost more operations may join.
 type turns struct {
-	files  int // that share them
 	flying [2]int
 	aside  kit.List[item] // items that wait for the other way's turn
 	more   int
@@ -31,30 +30,10 @@ type turns struct {
 
 const turnMost = 64
 
-// inode is a file of this machine, whatever its names.
-type inode struct{ device, number uint64 }
-
-func (c *card) inode() inode { return inode{c.Device, c.Inode} }
-
-// shareTurns gives an open file the turns of its inode, and leaveTurns takes them. The caller holds t.mu.
-func (t *base) shareTurns(f *file) {
-	if t.turns[f.inode()] == nil {
-		t.turns[f.inode()] = new(turns)
-	}
-	f.turns = t.turns[f.inode()]
-	f.turns.files++
-}
-
-func (t *base) leaveTurns(f *file) {
-	if f.turns.files--; f.turns.files == 0 {
-		delete(t.turns, f.inode())
-	}
-}
-
 // inTurn reports whether the next operation of an item may begin. If not, the item waits aside, and the next one is
 // looked at. The caller holds t.mu.
 func (t *base) inTurn(it *item, w way) bool {
-	u := it.file.turns
+	u := &it.file.inode.turns
 	if w == free || u.flying[1-w] == 0 && (u.aside.Len() == 0 || u.more > 0) {
 		return true
 	}

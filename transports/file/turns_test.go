@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
@@ -40,13 +39,6 @@ func readers(t *testing.T, path string, count int) {
 		})
 	}
 	t.Cleanup(func() { stop.Store(true); wait.Wait() })
-}
-
-// syncOf synchronises a file and returns the answer.
-func syncOf(r *rig, o *opened) *errs.Error {
-	done := make(chan *errs.Error, 1)
-	r.filer().Sync(o.link, o.key, func(err *errs.Error) { done <- err })
-	return <-done
 }
 
 // Stripes that end inside units are read back as they were written, and are durable, while other programs read the
@@ -108,7 +100,8 @@ func TestWaysOfAFileTakeTurns(t *testing.T) {
 		b := newBase("test", Settings{Slices: 64}, nil, nil)
 		b.mover = kicked{}
 		f := &file{card: card{transport.FileCard{Inode: 7}}}
-		b.shareTurns(f)
+		b.shareInode(f)
+		u := &f.inode.turns
 		ways, under := map[*item]way{}, []*item{}
 		for b.free.Len() > 0 {
 			it := b.take(&transport.Slice{Op: transport.Write, Length: 1}, new(link))
@@ -122,15 +115,15 @@ func TestWaysOfAFileTakeTurns(t *testing.T) {
 				if !b.inTurn(it, ways[it]) {
 					continue
 				}
-				b.joinTurn(f.turns, ways[it])
+				b.joinTurn(u, ways[it])
 				b.unqueue(it)
 				under = append(under, it)
 				if random.IntN(4) == 0 {
 					break // no room for more
 				}
 			}
-			require.False(t, f.turns.flying[past] > 0 && f.turns.flying[through] > 0)
-			if it := f.turns.aside.First(); it != nil && withdrawn > 0 {
+			require.False(t, u.flying[past] > 0 && u.flying[through] > 0)
+			if it := u.aside.First(); it != nil && withdrawn > 0 {
 				withdrawn--
 				left--
 				require.True(t, b.withdraw(it, errWithdrawn))
@@ -138,12 +131,12 @@ func TestWaysOfAFileTakeTurns(t *testing.T) {
 			}
 			require.NotEmpty(t, under, "%d items wait for ever", left)
 			i := random.IntN(len(under))
-			b.endTurn(f.turns, ways[under[i]])
+			b.endTurn(u, ways[under[i]])
 			under = slices.Delete(under, i, i+1)
 			left--
 		}
-		require.Zero(t, f.turns.aside.Len())
-		b.leaveTurns(f)
-		require.Empty(t, b.turns)
+		require.Zero(t, u.aside.Len())
+		b.leaveInode(f)
+		require.Empty(t, b.inodes)
 	}
 }

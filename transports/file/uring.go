@@ -319,7 +319,7 @@ func (u *owner) cut(it *item) bool {
 	}
 	u.spare = u.spare[:len(u.spare)-1]
 	u.fresh = append(u.fresh, i)
-	u.t.joinTurn(it.file.turns, o.way)
+	u.t.joinTurn(&it.file.inode.turns, o.way)
 	it.state = running
 	it.at += o.length
 	it.flying++
@@ -401,7 +401,7 @@ func (u *owner) land(e ring.Event) {
 			it.err = o.err
 		}
 	}
-	u.t.endTurn(it.file.turns, o.way)
+	u.t.endTurn(&it.file.inode.turns, o.way)
 	o.end(u.bounces)
 	u.spare = append(u.spare, uint16(e.Tag))
 	it.flying--

@@ -1,0 +1,109 @@
+package file
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// Sync implements transport.Filer. Calls that come while an fdatasync runs share the next one.
+func (t *base) Sync(number transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
+	t.mu.Lock()
+	l, f := t.links.Lookup(number), t.files.Lookup(key)
+	switch {
+	case t.life.Closed():
+		t.mu.Unlock()
+		done(kit.Closed(t.name + ".sync"))
+		return
+	case l == nil || f == nil || f.link != l:
+		t.mu.Unlock()
+		done(errUnknown)
+		return
+	}
+	f.sync.next = append(f.sync.next, done)
+	begin := !f.sync.busy
+	if begin {
+		f.sync.busy = true
+		t.hold(f)
+		t.tasks.Add(1)
+	}
+	t.mu.Unlock()
+	if begin {
+		go t.synchronise(f)
+	}
+}
+
+// synchronise runs fdatasync for a file until nobody asks any more. It is a goroutine of its own a file, so that a slow
+// disk holds up nobody else.
+func (t *base) synchronise(f *file) {
+	defer t.tasks.Done()
+	for {
+		t.mu.Lock()
+		f.sync.now, f.sync.next = f.sync.next, f.sync.now[:0]
+		if len(f.sync.now) == 0 {
+			f.sync.busy = false
+			fds := t.release(f)
+			t.mu.Unlock()
+			t.closeAll(fds)
+			return
+		}
+		t.mu.Unlock()
+		err := t.settle(f)
+		for i, done := range f.sync.now {
+			f.sync.now[i] = nil
+			done(err)
+		}
+	}
+}
+
+// settle is fdatasync of a file of which none has failed. The kernel reports a failed write-back once a descriptor, and
+// one that is opened afterwards may not know of it. So a failure stays with each file of the inode that is open then.
+func (t *base) settle(f *file) *errs.Error {
+	f.inode.syncing.Lock() // until the failure is with all of them
+	defer f.inode.syncing.Unlock()
+	t.mu.Lock()
+	failed := f.sync.failed
+	t.mu.Unlock()
+	if failed != nil {
+		return failed
+	}
+	err, lost := t.fdatasync(f)
+	if !lost {
+		return err
+	}
+	err.Cause += "; bytes that were written before may be lost"
+	err.Hint = "close the file, open it anew, and write them again"
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, other := range t.files.All() {
+		if other.inode == f.inode {
+			other.sync.failed = err
+		}
+	}
+	return err
+}
+
+// fdatasync returns why it failed, and whether that was a write-back.
+func (t *base) fdatasync(f *file) (err *errs.Error, lost bool) {
+	fd := int(f.plain.Load())
+	if fd < 0 {
+		// Its descriptors were given up meanwhile. A failed write shows on any descriptor of the file
+		// that is opened afterwards, until somebody has seen it.
+		var err error
+		if fd, err = t.settings.open(f.Path, unix.O_RDONLY, 0); err != nil {
+			return trouble(t.name+".sync", f.Path, err), false
+		}
+		defer unix.Close(fd)
+		now := card{transport.FileCard{Path: f.Path}}
+		if err := now.identify(fd); err != nil || now.Device != f.Device || now.Inode != f.Inode {
+			return errs.New(errs.Stale, t.name+".sync", "%s: another file has got this name since it was opened",
+				f.Path), false
+		}
+	}
+	if err := retry(func() error { return unix.Fdatasync(fd) }); err != nil {
+		return trouble(t.name+".sync", f.Path, err), true
+	}
+	return nil, false
+}
