@@ -73,8 +73,9 @@
 //
 // # Goroutines, locks, descriptors
 //
-// io-uring: the ring's owner, locked to its thread. buf-io: Settings.Workers. Both: one a file that is being reopened
-// or synchronised. base.mu is the only lock, held for moments and never across a system call, a copy or a callback. At
-// most Settings.Descriptors files stay open that nobody uses; the longest unused is closed first and opened again at
-// its next use. Those in use come on top, never more than there are slices.
+// io-uring: the ring's owner, locked to its thread. buf-io: Settings.Workers. Both: one a file that is being opened,
+// closed or synchronised, because its file system may hang (apart.go); at most 256 of the first two are in the kernel.
+// base.mu is held for moments and never across a system call, a copy or a callback; inode.syncing orders goroutines
+// that synchronise one inode. At most Settings.Descriptors files stay open that nobody uses; the longest unused is
+// closed first and opened again at its next use. Those in use come on top, never more than there are slices.
 package file

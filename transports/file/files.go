@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -172,6 +173,7 @@ func (f *file) isOpen() bool { return f.plain.Load() >= 0 }
 type openEnds struct {
 	straight, plain int32
 	handle          uintptr
+	path            string
 }
 
 // nothingOpen is the value for none.
@@ -179,19 +181,7 @@ var nothingOpen = openEnds{straight: -1, plain: -1}
 
 // give takes the descriptors from the file; the caller closes them. Only while nobody has a use, or before anybody had.
 func (f *file) give() openEnds {
-	return openEnds{f.straight.Swap(-1), f.plain.Swap(-1), f.handle.Swap(0)}
-}
-
-// closeAll ends the handle, and then the descriptors that it stands for. The caller holds no lock.
-func (t *base) closeAll(d openEnds) {
-	if d.handle != 0 {
-		t.mover.drop(d.handle)
-	}
-	for _, fd := range [...]int32{d.straight, d.plain} {
-		if fd >= 0 {
-			_ = unix.Close(int(fd))
-		}
-	}
+	return openEnds{f.straight.Swap(-1), f.plain.Swap(-1), f.handle.Swap(0), f.Path}
 }
 
 // Import implements transport.Transport: it opens the file that OpenFile described. The link must be of that file, or
@@ -216,11 +206,20 @@ func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.
 	if known != nil {
 		return known.key, nil
 	}
-	if err := f.open(t.mover, &t.settings); err != nil {
-		return 0, err
-	}
-	if err := t.mover.suits(f); err != nil {
-		t.closeAll(f.give())
+	ctx, cancel := context.WithTimeout(context.Background(), importMost)
+	defer cancel()
+	giveBack := func() { t.closeAll(f.give()) }
+	err := t.apart(ctx, &doing{"import", f.Path}, func() error {
+		if err := f.open(t.mover, &t.settings); err != nil {
+			return err
+		}
+		if err := t.mover.suits(f); err != nil {
+			giveBack()
+			return err
+		}
+		return nil
+	}, giveBack)
+	if err != nil {
 		return 0, err
 	}
 	return t.enter(f, number)
@@ -241,7 +240,7 @@ func (t *base) Forget(number transport.Link, key transport.RemoteKey) {
 		surplus = t.forget(f)
 	}
 	t.mu.Unlock()
-	t.closeAll(surplus)
+	t.closeSoonAll(surplus)
 }
 
 // enter puts an open file into the table.
@@ -326,7 +325,9 @@ func (t *base) evict() openEnds {
 // is a goroutine of its own: a name can be slow to look up, and other files go on meanwhile. It has a use of the file.
 func (t *base) reopen(f *file) {
 	defer t.tasks.Done()
+	t.room <- struct{}{}
 	err := f.open(t.mover, &t.settings)
+	<-t.room
 	var failed []*item
 	t.mu.Lock()
 	f.opening = false

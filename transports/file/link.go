@@ -94,10 +94,8 @@ func (t *base) Detach(number transport.Link) {
 		}
 	}
 	t.mu.Unlock()
-	for _, fds := range surplus {
-		t.closeAll(fds)
-	}
 	t.finish(ended, nil)
+	t.closeSoonAll(surplus...)
 }
 
 // Fence implements transport.Transport.

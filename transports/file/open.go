@@ -21,7 +21,8 @@ import (
 // (fallocate), so a full disk is told here and not in the middle of a transfer; where a file system cannot reserve, the
 // file grows sparse. Nothing shrinks a file but Truncate: two engines that grow the same file at once leave the larger
 // size. A file that is made has its size before its name, so nobody opens one that cannot grow; where the file system
-// has no files without a name (O_TMPFILE), such a file stays, empty.
+// has no files without a name (O_TMPFILE), such a file stays, empty. A file system that hangs may make the file
+// although OpenFile has returned with its ctx.
 func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	if t.life.Closed() {
 		return transport.FileCard{}, kit.Closed(t.name + ".open")
@@ -29,6 +30,19 @@ func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport
 	if err := check(spec); err != nil {
 		return transport.FileCard{}, err
 	}
+	var made transport.FileCard
+	err := t.apart(ctx, &doing{"open", spec.Path}, func() (err error) {
+		made, err = t.openFile(ctx, spec)
+		return err
+	}, func() {})
+	if err != nil {
+		return transport.FileCard{}, err
+	}
+	return made, nil
+}
+
+// openFile is OpenFile on a goroutine that may wait for the file system.
+func (t *base) openFile(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	fd, made, err := t.settings.openOrMake(ctx, spec)
 	if err != nil {
 		return transport.FileCard{}, err

@@ -213,7 +213,7 @@ func TestNoPermissionIsTold(t *testing.T) {
 	got := make(chan error)
 	go func() {
 		lockAsNobody()
-		_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path})
+		_, err := r.tr.(interface{ itself() *base }).itself().openFile(t.Context(), transport.FileSpec{Path: path})
 		got <- err
 	}()
 	err := <-got

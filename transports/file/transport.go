@@ -28,12 +28,14 @@ type base struct {
 	life       kit.Lifecycle
 	completing atomic.Int32   // goroutines inside Sink.Complete
 	tasks      sync.WaitGroup // goroutines of single files: reopen, synchronise
+	room       chan struct{}  // of doings that are in the kernel
 
 	mu        sync.Mutex
 	changed   *sync.Cond // of items and completions, for Close
 	regions   kit.Slots[transport.LocalKey, mem.Region]
 	files     kit.Slots[transport.RemoteKey, file]
 	openFiles int
+	doing     map[*doing]struct{}
 	inodes    map[inodeNumber]*inode
 	tick      uint64
 	links     kit.Links[link]
@@ -83,6 +85,7 @@ func newHand() *hand { return &hand{ends: make([]transport.Completion, 0, handfu
 
 func newBase(name string, s Settings, host transport.Host, sink transport.Sink) *base {
 	t := &base{name: name, settings: s, host: host, sink: sink, inodes: map[inodeNumber]*inode{},
+		room: make(chan struct{}, doingMost), doing: map[*doing]struct{}{},
 		items: make([]item, s.Slices)}
 	t.changed = sync.NewCond(&t.mu)
 	for i := range t.items {
@@ -171,13 +174,22 @@ func (t *base) end() error {
 	t.mu.Unlock()
 	t.mover.wait()
 	t.tasks.Wait()
+	var open []openEnds
 	t.mu.Lock()
 	for key, f := range t.files.All() {
-		t.closeAll(f.give())
+		open = append(open, f.give())
 		t.files.Delete(key)
 	}
 	for number := range t.links.All() {
 		t.links.Detach(number)
+	}
+	t.mu.Unlock()
+	for _, e := range open {
+		t.closeAll(e)
+	}
+	t.mu.Lock()
+	for len(t.doing) > 0 {
+		t.changed.Wait()
 	}
 	t.mu.Unlock()
 	return nil
@@ -200,6 +212,10 @@ func (t *base) stuck(cause error) error {
 		if f.sync.busy {
 			names = append(names, "fdatasync of "+f.Path)
 		}
+	}
+	for d := range t.doing {
+		names = append(names, d.what+" of "+d.path)
+		break // one file system is enough
 	}
 	if n > 4 {
 		names = append(names, fmt.Sprintf("and %d more", n-4))
