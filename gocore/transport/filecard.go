@@ -24,6 +24,7 @@ type FileCard struct {
 	Path     string // absolute, resolved
 	Device   uint64 // of the file system, and the inode there
 	Inode    uint64
+	BornNs   uint64 // its birth, since 1970: a file system gives an inode number to the next file; 0: not known
 	Size     uint64 // bytes
 	ReadOnly bool   // how it was opened
 	Cached   bool   // likewise
@@ -31,10 +32,11 @@ type FileCard struct {
 
 // The encoding of a card:
 //
-//	0 version  1 flags: 1 read-only, 2 cached  2 crc32 of the rest  6 device  14 inode  22 size  30 path
+//	0 version  1 flags: 1 read-only, 2 cached  2 crc32 of the rest  6 device  14 inode  22 size  30 birth
+//	38 path
 const (
-	cardVersion = 1
-	cardHead    = 30
+	cardVersion = 2
+	cardHead    = 38
 	FilePathMax = 4096 // bytes of a path
 
 	cardReadOnly, cardCached = 1, 2
@@ -53,6 +55,7 @@ func (c *FileCard) Encode() Descriptor {
 	binary.LittleEndian.PutUint64(d[6:], c.Device)
 	binary.LittleEndian.PutUint64(d[14:], c.Inode)
 	binary.LittleEndian.PutUint64(d[22:], c.Size)
+	binary.LittleEndian.PutUint64(d[30:], c.BornNs)
 	d = append(d, c.Path...)
 	binary.LittleEndian.PutUint32(d[2:], crc32.ChecksumIEEE(d[6:])^uint32(d[1]))
 	return d
@@ -72,5 +75,5 @@ func DecodeFileCard(d Descriptor) (*FileCard, *errs.Error) {
 	}
 	return &FileCard{Path: string(d[cardHead:]), Device: binary.LittleEndian.Uint64(d[6:]),
 		Inode: binary.LittleEndian.Uint64(d[14:]), Size: binary.LittleEndian.Uint64(d[22:]),
-		ReadOnly: d[1]&cardReadOnly != 0, Cached: d[1]&cardCached != 0}, nil
+		BornNs: binary.LittleEndian.Uint64(d[30:]), ReadOnly: d[1]&cardReadOnly != 0, Cached: d[1]&cardCached != 0}, nil
 }

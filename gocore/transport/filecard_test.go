@@ -9,7 +9,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-var cards = []FileCard{{Path: "/"}, {Path: "/weights/layer-00.bin", Device: 1<<63 + 5, Inode: 77, Size: 1 << 40},
+var cards = []FileCard{{Path: "/"},
+	{Path: "/weights/layer-00.bin", Device: 1<<63 + 5, Inode: 77, Size: 1 << 40, BornNs: 1<<60 + 9},
 	{Path: "/" + strings.Repeat("a", FilePathMax-1), Size: 1, ReadOnly: true},
 	{Path: "/cached", Cached: true}, {Path: "/both", ReadOnly: true, Cached: true}}
 

@@ -116,7 +116,7 @@ func (f *file) open(by mover, s *Settings) *errs.Error {
 		return trouble("file.open", f.Path, err)
 	}
 	now := card{transport.FileCard{Path: f.Path}}
-	if err := now.identify(fd); err != nil || now.Device != f.Device || now.Inode != f.Inode {
+	if err := now.identify(fd); err != nil || !now.is(&f.card) {
 		_ = unix.Close(fd)
 		return errs.New(errs.Stale, "file.open", "%s: another file has got this name since it was opened", f.Path).
 			WithScope(errs.ScopeSlice, errs.SideRemote)

@@ -230,6 +230,10 @@ func (c *card) identify(fd int) error {
 		return trouble("file.open", c.Path, err)
 	}
 	c.Device, c.Inode, c.Size = st.Dev, st.Ino, uint64(st.Size)
+	var birth unix.Statx_t
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &birth) == nil && birth.Mask&unix.STATX_BTIME != 0 {
+		c.BornNs = uint64(birth.Btime.Sec)*1e9 + uint64(birth.Btime.Nsec)
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return nil

@@ -289,6 +289,33 @@ func TestAFileThatWasReplacedIsNotWritten(t *testing.T) {
 	})
 }
 
+// ext4 gives a new file the inode of one that was removed. It is another file all the same.
+func TestAFileWithTheInodeOfAnotherIsNotWritten(t *testing.T) {
+	both(t, Settings{Descriptors: 1}, func(t *testing.T, r *rig) {
+		path := onDisk(t)
+		o := r.open(transport.FileSpec{Path: path, Create: true, Size: 4096})
+		m := r.memory(4096, true)
+		m.fill(1, 0, 4096)
+		r.must(o.slice(transport.Write, m, 0, 0, 4096))
+		r.open(transport.FileSpec{Path: onDisk(t), Create: true, Size: 4096}) // takes the descriptor of the first
+		var st unix.Stat_t
+		for range 1000 { // the kernel may remove it a moment later
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.WriteFile(path, make([]byte, 4096), 0o600))
+			require.NoError(t, unix.Stat(path, &st))
+			if st.Ino == o.file.Inode {
+				break
+			}
+		}
+		if o.file.BornNs == 0 || st.Ino != o.file.Inode {
+			t.Skip("the file system knows no births, or gives every file a number of its own")
+		}
+		require.Equal(t, errs.Stale, r.fails(o.slice(transport.Write, m, 0, 0, 4096)).Code)
+		require.Equal(t, make([]byte, 4096), content(t, path))
+		require.Equal(t, errs.Stale, syncOf(r, o).Code)
+	})
+}
+
 func TestDescriptorsAreBounded(t *testing.T) {
 	const files, most = 40, 3
 	both(t, Settings{Descriptors: most}, func(t *testing.T, r *rig) {

@@ -97,7 +97,7 @@ func (t *base) fdatasync(f *file) (err *errs.Error, lost bool) {
 		}
 		defer unix.Close(fd)
 		now := card{transport.FileCard{Path: f.Path}}
-		if err := now.identify(fd); err != nil || now.Device != f.Device || now.Inode != f.Inode {
+		if err := now.identify(fd); err != nil || !now.is(&f.card) {
 			return errs.New(errs.Stale, t.name+".sync", "%s: another file has got this name since it was opened",
 				f.Path), false
 		}
