@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,10 +18,10 @@ import (
 //
 // A file that is made gets mode 0600, and its name is durable when OpenFile returns. Growing reserves the space
 // (fallocate), so a full disk is told here and not in the middle of a transfer; where a file system cannot reserve, the
-// file grows sparse. Nothing shrinks a file but Truncate: two engines that grow the same file at once leave the larger
-// size. A file that is made has its size before its name, so nobody opens one that cannot grow; where the file system
-// has no files without a name (O_TMPFILE), such a file stays, empty. A file system that hangs may make the file
-// although OpenFile has returned with its ctx.
+// file grows sparse. Nothing shrinks a file but Truncate, which keeps the bytes of a file that cannot have its new
+// size: two engines that grow the same file at once leave the larger size. A file that is made has its size before its
+// name, so nobody opens one that cannot grow; where the file system has no files without a name (O_TMPFILE), such a
+// file stays, empty. A file system that hangs may make the file although OpenFile has returned with its ctx.
 func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	if t.life.Closed() {
 		return transport.FileCard{}, kit.Closed(t.name + ".open")
@@ -52,15 +51,11 @@ func (t *base) openFile(ctx context.Context, spec transport.FileSpec) (transport
 	if c.Path, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
 		c.Path = filepath.Clean(spec.Path)
 	}
-	if spec.Truncate && !made {
-		if err := retry(func() error { return unix.Ftruncate(fd, 0) }); err != nil {
-			return transport.FileCard{}, trouble("file.open", c.Path, err)
-		}
-	}
 	if err := c.identify(fd); err != nil {
 		return transport.FileCard{}, err
 	}
-	if err := c.grow(ctx, fd, spec); err != nil {
+	spec.Truncate = spec.Truncate && !made
+	if err := c.resize(ctx, fd, spec); err != nil {
 		if made {
 			e := *errs.From("file.open", err)
 			e.Cause += "; the file was made, and stays: others may have opened it"
@@ -156,7 +151,8 @@ func (s *Settings) makeWhole(ctx context.Context, spec transport.FileSpec) (made
 		return false, true, nil
 	}
 	c := &card{transport.FileCard{Path: spec.Path}}
-	if err := c.grow(ctx, fd, spec); err != nil {
+	spec.Truncate = false
+	if err := c.resize(ctx, fd, spec); err != nil {
 		return false, false, err
 	}
 	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), folder, name, unix.AT_SYMLINK_FOLLOW)
@@ -252,79 +248,6 @@ func (c *card) identify(fd int) error {
 
 var kinds = map[uint32]string{unix.S_IFDIR: "a folder", unix.S_IFIFO: "a FIFO", unix.S_IFSOCK: "a socket",
 	unix.S_IFCHR: "a character device", unix.S_IFLNK: "a symbolic link"}
-
-// grow makes the file as large as the spec wants, or says that it may not.
-func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error {
-	switch {
-	case spec.Size <= c.Size:
-		return nil
-	case !spec.Create:
-		return errs.New(errs.InvalidArgument, "file.open", "%s has %d bytes, not %d", c.Path, c.Size, spec.Size).
-			WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("create=True grows it")
-	}
-	unlock, err := lockSize(ctx, fd)
-	if err != nil {
-		return trouble("file.open", c.Path, err)
-	}
-	defer unlock()
-	if err := c.identify(fd); err != nil { // somebody else may have grown it while we waited
-		return err
-	}
-	if spec.Size <= c.Size {
-		return nil
-	}
-	at, n := int64(c.Size), int64(spec.Size-c.Size)
-	err = retry(func() error { return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, at, n) })
-	switch err {
-	case nil, unix.EOPNOTSUPP, unix.ENOSYS:
-		err = retry(func() error { return unix.Ftruncate(fd, int64(spec.Size)) })
-	default:
-		// Space that was reserved before it ran out lies behind the end: setting the size to the present one gives it
-		// back.
-		_ = unix.Ftruncate(fd, int64(c.Size))
-	}
-	if err != nil {
-		e := trouble("file.open", c.Path, err)
-		e.Cause = fmt.Sprintf("%s cannot grow from %d to %d bytes: %v", c.Path, c.Size, spec.Size, err)
-		return e
-	}
-	c.Size = spec.Size
-	return nil
-}
-
-const lockPause = time.Millisecond
-
-// lockSize keeps other engines from changing the size between our look at it and our setting it. The lock belongs to
-// the descriptor (OFD), so threads and processes are alike, and its end is the descriptor's.
-func lockSize(ctx context.Context, fd int) (unlock func(), err error) {
-	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	if !takeLock(ctx, func() error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock) }) {
-		return nil, errs.New(errs.Timeout, "file.open", "somebody else has the file locked and is growing it").
-			WithScope(errs.ScopeSlice, errs.SideRemote)
-	}
-	return func() {
-		lock.Type = unix.F_UNLCK
-		_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock)
-	}, nil
-}
-
-// takeLock tries to lock until nobody else has it, for a while. File systems without locks get none.
-func takeLock(ctx context.Context, try func() error) bool {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	for {
-		switch try() {
-		case unix.EAGAIN, unix.EACCES, unix.EINTR:
-		default:
-			return true
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(lockPause):
-		}
-	}
-}
 
 // syncFolder makes the name of a new file durable.
 func syncFolder(path string) error {
