@@ -72,6 +72,10 @@ func (f *file) look(fd int, direct bool) {
 		f.refuse("its file system cannot be asked: " + err.Error())
 		return
 	}
+	var node unix.Stat_t
+	if unix.Fstat(fd, &node) == nil && node.Mode&unix.S_IFMT == unix.S_IFBLK {
+		fs = unix.Statfs_t{} // it has the node of the device, and not its bytes
+	}
 	if fs.Type == magicTmpfs || fs.Type == magicRamfs || fs.Type == magicHugetlbfs {
 		f.resident = true
 		f.refuse("it is in memory")

@@ -185,6 +185,41 @@ func TestAFullDiskIsToldAtOpenOrByTheWrite(t *testing.T) {
 	}
 }
 
+// The name of a block device is in a file system in memory, and its bytes are not.
+func TestABlockDeviceIsADisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("a block device needs root")
+	}
+	image := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(image, make([]byte, 1<<20), 0o600))
+	out, err := exec.Command("losetup", "-f", "--show", image).CombinedOutput()
+	if err != nil {
+		t.Skipf("losetup: %v %s", err, out)
+	}
+	device := strings.TrimSpace(string(out))
+	t.Cleanup(func() { require.NoError(t, exec.Command("losetup", "-d", device).Run()) })
+	both(t, Settings{}, func(t *testing.T, r *rig) {
+		f, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: device})
+		require.NoError(t, err)
+		require.EqualValues(t, 1<<20, f.Size)
+		o := &opened{r: r, file: f}
+		o.link, err = r.tr.Attach(transport.Peer{Address: scheme + f.Path})
+		require.NoError(t, err)
+		if o.key, err = r.tr.Import(o.link, f.Encode()); err != nil {
+			require.ErrorContains(t, err, "does not say what O_DIRECT wants") // Linux before 6.1
+			return
+		}
+		o.rail = r.rails[o.link]
+		require.False(t, r.tr.(interface{ itself() *base }).itself().files.Lookup(o.key).resident)
+		m := r.memory(1<<20, true)
+		m.fill(5, 0, 1<<20)
+		r.must(o.slice(transport.Write, m, 0, 0, 1<<20), o.slice(transport.Write, m, 4096, 4096, 5000))
+		m.fill(6, 0, 1<<20)
+		r.must(o.slice(transport.Read, m, 0, 0, 1<<20))
+		require.NoError(t, m.check(5, 0, 0, 1<<20))
+	})
+}
+
 func TestAReadOnlyFileSystemIsTold(t *testing.T) {
 	folder := smallDisk(t)
 	path := filepath.Join(folder, "kv.bin")
