@@ -90,9 +90,12 @@ func (it *item) gather(at, n uint64, vectors []ring.Iovec) (count int, bytes uin
 
 // span names the slice in an error: "READ of 4096 bytes at offset 8192 of /path". offset is where it stopped.
 func (it *item) span(offset uint64) string {
-	s := it.slice
-	if s.Pieces == nil {
-		return fmt.Sprintf("%s of %d bytes at offset %d of %s", s.Op, s.Length, s.Remote, it.file.Path)
+	s, path := it.slice, "a file that is not open"
+	if it.file != nil {
+		path = it.file.Path
 	}
-	return fmt.Sprintf("%s of a piece of %d bytes around offset %d of %s", s.Op, s.Pieces.Bytes, offset, it.file.Path)
+	if s.Pieces == nil {
+		return fmt.Sprintf("%s of %d bytes at offset %d of %s", s.Op, s.Length, s.Remote, path)
+	}
+	return fmt.Sprintf("%s of a piece of %d bytes around offset %d of %s", s.Op, s.Pieces.Bytes, offset, path)
 }

@@ -370,6 +370,15 @@ func TestReadOnlyFilesAreNotWritten(t *testing.T) {
 	})
 }
 
+// Submit has refused a slice of a file that is not open, and not finished it yet.
+func TestCloseNamesASliceWithoutAFile(t *testing.T) {
+	b := newBase("test", Settings{Slices: 16}, nil, nil)
+	it := b.take(&transport.Slice{Length: 4096}, new(link))
+	it.state, it.err = running, errUnknown
+	require.ErrorContains(t, b.stuck(context.DeadlineExceeded),
+		"READ of 4096 bytes at offset 0 of a file that is not open")
+}
+
 // A close that was given no time does not blame the kernel: nobody needs to keep memory for it.
 func TestCloseBlamesTheKernelOnlyForSlicesThatItHolds(t *testing.T) {
 	r := newRig(t, BufferedFactory{}, Settings{})
