@@ -179,6 +179,38 @@ def test_a_descriptor_that_is_used_again_means_its_new_file(agents: Agents, seed
     memory.check()
 
 
+def test_a_list_takes_back_its_own_files(agents: Agents, tmp_path: Path) -> None:
+    """A number that is that of another file by now stays registered for that one."""
+    agent = agents("a", backends=["POSIX"])
+    lists, numbers = [], set()
+    for name in "xyx":
+        with open(tmp_path / name, "w+b") as file:
+            file.truncate(BLOCK)
+            numbers.add(fd := file.fileno())
+            lists.append(agent.register_memory([(0, BLOCK, fd, "")], "FILE"))
+    assert len(numbers) == 1, "the kernel gives the lowest number that is free"
+    with open(tmp_path / "x", "r+b") as file:
+        assert file.fileno() == fd
+        for old in lists[:2]:
+            agent.deregister_memory(old)
+            agent.prep_xfer_dlist("a", [(0, BLOCK, fd)], "FILE")
+            with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
+                agent.deregister_memory(old)
+        agent.deregister_memory(nixl.nixlRegDList("FILE", [(0, BLOCK, fd, "")]))  # made anew: the file of now
+        with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
+            agent.prep_xfer_dlist("a", [(0, BLOCK, fd)], "FILE")
+
+
+def test_of_a_list_with_an_unknown_file_none_is_taken_back(agents: Agents, tmp_path: Path) -> None:
+    agent = agents("a", backends=["POSIX"])
+    with opened(tmp_path, 2) as (fd, other):
+        agent.register_memory([(0, BLOCK, fd, "")], "FILE")
+        for wrong in ([fd, other], [fd, fd]):
+            with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
+                agent.deregister_memory(nixl.nixlRegDList("FILE", [(0, BLOCK, n, "") for n in wrong]))
+            agent.prep_xfer_dlist("a", [(0, BLOCK, fd)], "FILE")
+
+
 def test_a_file_without_a_path_is_refused(agents: Agents, tmp_path: Path) -> None:
     agent = agents("a", backends=["POSIX"])
     path = tmp_path / "gone"

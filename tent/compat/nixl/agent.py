@@ -163,7 +163,8 @@ class nixl_agent:
     def deregister_memory(self, dereg_list: nixlRegDList, backends: Iterable[str] = ()) -> None:
         """Ends the access of peers to these ranges; none of them is touched when it returns. None is ended where one is
         not registered. After another error, as of a peer that is still inside, the ranges that are late stay registered
-        and are to be deregistered again, without the other ones: query_memory() has them."""
+        and are to be deregistered again, without the other ones: query_memory() has them. A list of files that
+        register_memory() returned means those files, any other one the files that its descriptors name by now."""
         if not self._closed:
             usable(dereg_list, nixlRegDList)
             self._memory.deregister(dereg_list)

@@ -131,9 +131,11 @@ class nixlRemoteDList(_DList):
 class nixlRegDList(_DList):
     """Ranges to register, each with a text that only some backends read."""
 
-    __slots__ = ("_texts",)
+    __slots__ = ("_texts", "files")
 
     def __init__(self, memory: Any, rows: Any = (), *_: object) -> None:
+        # The files that this list stands for, by the number of the Files: one entry a registration.
+        self.files: dict[int, list[dict[int, int]]] = {}
         texts: list[str] = []
         if not isinstance(rows, np.ndarray):
             rows = list(rows)

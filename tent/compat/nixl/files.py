@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,18 +19,21 @@ if TYPE_CHECKING:
     from ...addresses import Addresses
     from ...engine import Engine
     from .backends import Backends
+    from .descriptors import nixlRegDList
 
+_numbers = itertools.count(1)
 _Identity = tuple[int, int]  # of a file: its file system and its inode
 
 
 class _File:
     """A registered file. The identity counts, because a descriptor's number is used again after its file is closed."""
 
-    __slots__ = ("_fd", "_identity", "_modes", "n", "segment")
+    __slots__ = ("_fd", "_identity", "_modes", "n", "number", "segment")
 
     def __init__(self, engine: Engine, fd: int, bypasses: bool) -> None:
         """`bypasses`: past the page cache, whatever the descriptor says."""
         self.n = 0  # registrations
+        self.number = next(_numbers)
         self._fd = fd
         path, self._identity = _path(fd)
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
@@ -81,21 +86,24 @@ class Files:
         self._engine = engine
         self._backends = backends
         self._lock = threading.Lock()
+        self._number = next(_numbers)
         self._files: dict[int, _File] = {}
 
-    def open(self, descriptors: Iterable[int]) -> None:
-        """Registers files, all or none. The errors are tent's and NIXL's."""
-        opened: list[int] = []
+    def open(self, descs: nixlRegDList) -> None:
+        """Registers the files of a list, all or none, and notes them in it. The errors are tent's and NIXL's."""
+        opened: Counter[int] = Counter()
+        own: dict[int, int] = {}
         try:
-            for fd in descriptors:
-                self._open(fd)
-                opened.append(fd)
+            for _, _, fd, _ in descs:
+                own[fd] = self._open(fd).number
+                opened[fd] += 1
         except BaseException:
-            with contextlib.suppress(nixlNotFoundError):
-                self.close(opened)
+            with self._lock:
+                self._leave(opened)
             raise
+        descs.files.setdefault(self._number, []).append(own)
 
-    def _open(self, fd: int) -> None:
+    def _open(self, fd: int) -> _File:
         with self._lock:
             file = self._files.get(fd)
             if file is None or not file.is_of(fd):
@@ -104,18 +112,38 @@ class Files:
                     self._forget(fd, file)
                 file = self._files[fd] = made
             file.n += 1
+            return file
 
     def _forget(self, fd: int, file: _File) -> None:
         file.n = 0
         del self._files[fd]
         file.segment.close()
 
-    def close(self, descriptors: Iterable[int]) -> None:
-        """Takes registrations back; the descriptors stay open."""
-        for fd in descriptors:
-            with self._lock:
-                file = self._registered(fd)
-                file.n -= 1
+    def close(self, descs: nixlRegDList) -> None:
+        """Takes the registrations of a list back, all or none; the descriptors stay open. A list that was registered
+        means its own files: where a number is that of another file by now, nothing is left to take back. Any other list
+        means the files that its numbers are registered for now."""
+        with self._lock:
+            noted = descs.files.get(self._number)
+            if noted == []:
+                raise nixlNotFoundError("the files of the list are not registered any more")
+            own = noted[-1] if noted else {}
+            leaving: Counter[int] = Counter()
+            for _, _, fd, _ in descs:
+                if fd in own and (fd not in self._files or self._files[fd].number != own[fd]):
+                    continue
+                if leaving[fd] == self._registered(fd).n:
+                    raise nixlNotFoundError(f"the file of descriptor {fd} is not registered that often")
+                leaving[fd] += 1
+            if noted:
+                noted.pop()
+            self._leave(leaving)
+
+    def _leave(self, leaving: Counter[int]) -> None:
+        for fd, n in leaving.items():
+            file = self._files.get(fd)
+            if file is not None:
+                file.n = max(0, file.n - n)
                 if file.n == 0:
                     self._forget(fd, file)
 

@@ -35,7 +35,7 @@ class Memory:
         kind = descs.getType()
         if kind == FILE_SEG:
             with translating():
-                self.files.open([device for _, _, device, _ in descs])
+                self.files.open(descs)
             return
         made: list[tuple[_Key, Region]] = []
         try:
@@ -68,7 +68,7 @@ class Memory:
         ranges that are late are still to be deregistered, and no other ones: facts() has them."""
         kind = descs.getType()
         if kind == FILE_SEG:
-            self.files.close([device for _, _, device, _ in descs])
+            self.files.close(descs)
             return
         leaving: list[tuple[_Key, Region]] = []
         with self._lock:
