@@ -7,13 +7,13 @@
 // back on a NIC), complete.go (slices come back), ending.go (quiescence), failover.go (errors and their consequences),
 // link.go and tables.go (rails come and go), suspect.go (they fall silent), presence.go (their peer does), health.go
 // (they are paused, probed, and come back), hedge.go (hedged requests at the tail of a transfer), rekey.go (descriptors
-// change), queue.go (the queues of a link), gate.go (a task waits for a stream), stage.go (several hops), deadline.go
-// (earliest deadline first by slack), invariants_on.go (the core's books against each other). Records that wait equally
-// long are kept in lists, which are in order of time by themselves; only deadlines, links, rails, peers and NICs have
-// timers.
+// change), astray.go (memory is registered again), queue.go (the queues of a link), gate.go (a task waits for a
+// stream), stage.go (several hops), deadline.go (earliest deadline first by slack), invariants_on.go (the core's books
+// against each other). Records that wait equally long are kept in lists, which are in order of time by themselves; only
+// deadlines, links, rails, peers and NICs have timers.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022, 0075 to 0078, 0157, 0158.
+// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0172.
 package dispatch
 
 import (
@@ -164,6 +164,7 @@ type TaskSpec struct {
 	Length        uint64
 	Epoch         transport.Epoch // of the remote region's owner, as it is known when the task begins
 	Gate          GateID          // of NewGate: the task begins when it opens; 0: at once
+	ByAddress     bool            // the request named an address: it means any region that is there, see astray.go
 
 	// Parts makes the task one of many equal parts, which lie at offsets from Local and Remote; Length is the bytes of
 	// all. They must stay as they are until the batch is freed, and for ever if it ended dirty; tasks may share them.
@@ -227,6 +228,7 @@ type Effects struct {
 	Probe       []Question // ask over the rail itself; Core.Probed takes the answer
 	Stale       []uint32   // peers with old descriptions; Core.Refreshed takes the answer
 	Retired     []Retired  // keys that no slice carries any more
+	Astray      []Astray   // tasks that may go to another region; Core.Relocate takes the answer
 	Changed     []BatchID  // something visible changed; without repeats
 	Ended       []BatchID  // the last task ended in this step; a batch may take more tasks and end again
 	Deserted    []GateID   // their last task has ended before they opened

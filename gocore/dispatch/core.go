@@ -170,7 +170,7 @@ func (c *Core) flip() *Effects {
 	c.out, c.spare = c.spare, done
 	c.out.Submit, c.out.Withdraw, c.out.Fence = c.out.Submit[:0], c.out.Withdraw[:0], c.out.Fence[:0]
 	c.out.AskLiveness, c.out.Probe = c.out.AskLiveness[:0], c.out.Probe[:0]
-	c.out.Stale, c.out.Retired = c.out.Stale[:0], c.out.Retired[:0]
+	c.out.Stale, c.out.Retired, c.out.Astray = c.out.Stale[:0], c.out.Retired[:0], c.out.Astray[:0]
 	c.out.Changed, c.out.Ended, c.out.Events = c.out.Changed[:0], c.out.Ended[:0], c.out.Events[:0]
 	c.out.Deserted = c.out.Deserted[:0]
 	c.step++

@@ -22,9 +22,10 @@ func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) 
 			t.verdict, t.failure = verdict, err // of a task with all of its bytes, which its user does not wait for
 			c.awaitSlices(t, c.boundOfTask(t), now)
 		}
+		t.spec.ByAddress = false // its end is asked for: it does not begin again
 		return
 	}
-	t.verdict, t.failure = verdict, err
+	t.verdict, t.failure, t.astray = verdict, err, false
 	if t.spec.Gate != 0 {
 		c.leaveGate(t)
 	}
@@ -116,6 +117,9 @@ var errLate = errs.New(errs.Lost, "transfer",
 
 // closeTask makes the end visible. Nothing of the task is outstanding, or dirty says so.
 func (c *Core) closeTask(t *task, now clock.Time) {
+	if c.goesAstray(t) {
+		return
+	}
 	b := t.batch
 	t.state = t.verdict
 	if t.acked == t.spec.Length && !t.dirty {

@@ -312,6 +312,8 @@ func (c *Core) checkTask(t *task) {
 		violated("task %d is %v and still has pieces, a place in a queue or a timer", t.index, t.state)
 	case int(t.outstanding) != out:
 		violated("task %d counts %d pieces out, there are %d", t.index, t.outstanding, out)
+	case t.astray && (!t.live() || t.cursor+t.acked > 0 || t.pieces.Len() > 0 || waits || t.watch.Linked()):
+		violated("task %d waits for another region, and has %d of %d bytes cut", t.index, t.cursor, t.spec.Length)
 	case t.live() && bytes != t.spec.Length:
 		violated("task %d accounts for %d of its %d bytes", t.index, bytes, t.spec.Length)
 	case t.state == Pending && !t.live() && (out == 0 || t.pieces.Len() != out || waits):

@@ -49,6 +49,15 @@ func (s *TaskSpec) partsFit(a uint64) bool {
 	return s.Parts.Bytes%a == 0
 }
 
+// remoteSpan returns the bytes of the remote region between which the request lies.
+func (s *TaskSpec) remoteSpan() (begin, end uint64) {
+	if s.Parts == nil {
+		return s.Remote, s.Remote + s.Length
+	}
+	at := s.Parts.RemoteAt
+	return s.Remote + slices.Min(at), s.Remote + slices.Max(at) + s.Parts.Bytes
+}
+
 // localAt and remoteAt say where a byte of the task lies.
 func (s *TaskSpec) localAt(offset uint64) uintptr {
 	if s.Parts == nil {

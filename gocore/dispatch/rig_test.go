@@ -35,6 +35,7 @@ type rig struct {
 	ended   []BatchID          // of all steps
 	stale   []uint32           // of all steps
 	retired []Retired          // of all steps
+	astray  []Astray           // of all steps
 }
 
 func newRig(t *testing.T, options Options) *rig {
@@ -124,6 +125,7 @@ func (r *rig) step() []*transport.Slice {
 	r.events = append(r.events, e.Events...)
 	r.ended = append(r.ended, e.Ended...)
 	r.stale, r.retired = append(r.stale, e.Stale...), append(r.retired, e.Retired...)
+	r.astray = append(r.astray, e.Astray...)
 	r.out = append(r.out, fresh...)
 	return fresh
 }

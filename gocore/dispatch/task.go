@@ -49,6 +49,7 @@ type task struct {
 	state       State
 	verdict     State // how it will end; INITIAL while it is meant to complete
 	dirty       bool
+	astray      bool // it waits for Relocate
 }
 
 // live reports whether the task is still meant to complete.

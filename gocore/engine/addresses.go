@@ -38,6 +38,8 @@ type addressList struct {
 	spots []spot // nil where all ranges follow one rule: spot i lies i strides behind the first
 	n     int
 
+	byAddress bool // homes are the regions in which addresses were found, not those that the ranges were given in
+
 	first  spot
 	stride uint64
 	byID   map[mem.RegionID]uint32
@@ -65,7 +67,7 @@ func (l *addressList) reset() {
 		l.byID = make(map[mem.RegionID]uint32)
 	}
 	clear(l.byID)
-	l.homes, l.spots, l.n = l.homes[:0], l.spots[:0], 0
+	l.homes, l.spots, l.n, l.byAddress = l.homes[:0], l.spots[:0], 0, false
 }
 
 // compact recognises ranges of one length at one distance in one region, and keeps the rule instead of the ranges.
@@ -163,6 +165,7 @@ func (c *Call) placeRemote(list *addressList, n int, to Remote, size uint64, at,
 		}
 		list.add(home{there.ID, there.Addr, there.Size}, found, length)
 	}
+	list.byAddress = c.byAddress
 	return nil
 }
 
@@ -324,7 +327,8 @@ func (c *Call) gather(g *gathering, n int, near, far *addressList, segment Segme
 		list := c.lists[first+at]
 		list.before = before
 		before += len(list.LocalAt)
-		if err := c.group(near.homes[key.near], far.homes[key.far], segment, list); err != nil {
+		there := far.place(key.far, 0, segment)
+		if err := c.group(near.homes[key.near], far.homes[key.far].size, there, list); err != nil {
 			return indexed(list.first(), err)
 		}
 	}
@@ -352,22 +356,28 @@ func unequal(i int, here, there uint64) *errs.Error {
 	return errs.New(errs.InvalidArgument, "ranges", "range [%d] has %d bytes here and %d bytes there", i, here, there)
 }
 
+// place is a place in a region of the list: by its address, where the list was made of addresses.
+func (l *addressList) place(at uint32, offset uint64, segment SegmentID) Remote {
+	in := &l.homes[at]
+	if l.byAddress {
+		return Remote{Segment: segment, Offset: in.addr + offset}
+	}
+	return Remote{segment, in.id, offset}
+}
+
 // group appends the task of the ranges of one pair of regions.
-func (c *Call) group(here, there home, segment SegmentID, list *places) *errs.Error {
+func (c *Call) group(here home, size uint64, there Remote, list *places) *errs.Error {
 	own := c.engine.regions.find(uintptr(here.addr), here.size)
 	if own == nil {
 		return c.engine.notRegistered(uintptr(here.addr), here.size)
 	}
-	p, remote, _, err := c.resolve(c.terms.Due(), Remote{segment, there.id, 0}, there.size)
+	length := uint64(len(list.LocalAt)) * list.Bytes
+	base, err := c.reach(&c.terms, own, there, size, length)
 	if err != nil {
 		return err
 	}
-	length := uint64(len(list.LocalAt)) * list.Bytes
-	if err := c.bind(&c.terms, p, own, remote, length); err != nil {
-		return err
-	}
 	s := c.task(&c.terms)
-	s.Local, s.Length, s.Parts = uintptr(here.addr), length, &list.Pieces
+	s.Local, s.Remote, s.Length, s.Parts = uintptr(here.addr), base, length, &list.Pieces
 	return nil
 }
 
@@ -382,7 +392,7 @@ func (c *Call) scatter(n int, near, far *addressList, segment SegmentID, chosen 
 		if a.bytes != b.bytes {
 			return unequal(i, a.bytes, b.bytes)
 		}
-		to := Remote{segment, far.homes[b.home].id, b.offset}
+		to := far.place(b.home, b.offset, segment)
 		if err := c.add(&c.terms, uintptr(near.homes[a.home].addr+a.offset), to, a.bytes); err != nil {
 			return indexed(i, err)
 		}

@@ -71,6 +71,8 @@ type Call struct {
 	found   *remoteRegion
 	foundAt *peer
 
+	byAddress bool // resolve was asked for an address, and not for a region
+
 	// The last pair of regions and its plan: neighbours usually share it.
 	local      *region
 	remote     *remoteRegion
@@ -321,7 +323,7 @@ func (c *Call) task(t *Terms) *dispatch.TaskSpec {
 	}
 	c.specs = append(c.specs, dispatch.TaskSpec{})
 	s := &c.specs[n]
-	s.Terms, s.Plan = *t, c.plan
+	s.Terms, s.Plan, s.ByAddress = *t, c.plan, c.byAddress
 	return s
 }
 

@@ -64,11 +64,8 @@ func (c *Call) add(t *Terms, source uintptr, at Remote, length uint64) *errs.Err
 			return c.engine.notRegistered(source, length)
 		}
 	}
-	p, remote, offset, err := c.resolve(t.Due(), at, length)
+	offset, err := c.reach(t, local, at, length, length)
 	if err != nil {
-		return err
-	}
-	if err := c.bind(t, p, local, remote, length); err != nil {
 		return err
 	}
 	s := c.task(t)
@@ -86,6 +83,24 @@ func (e *Engine) notRegistered(source uintptr, length uint64) *errs.Error {
 	}
 	return errs.New(errs.AddressNotRegistered, "submit", "no registered region holds %d bytes at %#x", length, source).
 		WithHint("register the buffer first")
+}
+
+// reach binds a request of length bytes to its place, which has size bytes, and returns the offset in its region. Where
+// no plan leads to an address, it asks the peer once: another region may be there now than the one that was known.
+func (c *Call) reach(t *Terms, local *region, at Remote, size, length uint64) (offset uint64, _ *errs.Error) {
+	p, remote, offset, err := c.resolve(t.Due(), at, size)
+	if err != nil {
+		return 0, err
+	}
+	err = c.bind(t, p, local, remote, length)
+	if err == nil || err.Code != errs.NoRoute || !c.byAddress || p.refreshBy(t.Due()) != nil {
+		return offset, err
+	}
+	c.found = nil
+	if _, now, offset, failure := c.resolve(t.Due(), at, size); failure == nil && now != remote {
+		return offset, c.bind(t, p, local, now, length)
+	}
+	return 0, err
 }
 
 // resolve returns the remote region and the offset in it. It asks a peer that the engine has not spoken to yet, until
@@ -108,6 +123,7 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 	if id == 0 {
 		id = h.base
 	}
+	c.byAddress = id == 0 && p.file == nil
 	if id == 0 { // by address
 		remote := c.found
 		if remote == nil || c.foundAt != p || remote.Lease != 0 || at.Offset < remote.Addr ||
@@ -155,11 +171,8 @@ func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, leng
 		return errs.New(errs.PermissionDenied, "submit", "a READ would write to the read-only buffer of region %s",
 			local.label())
 	}
-	if remote.ReadOnly && t.Op == transport.Write || !p.identity.Self &&
-		!remote.Permission.Allows(t.Op == transport.Write) {
-		return errs.New(errs.PermissionDenied, "submit",
-			"%s of the remote region %q is not allowed: its permission is %s",
-			t.Op, remote.Name, remote.Permission).WithPeer(p.identity.Address, "", "")
+	if err := p.permits(t, remote); err != nil {
+		return err
 	}
 	made, err := p.planFor(local, remote, t, policy)
 	if err != nil {
@@ -174,5 +187,16 @@ func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, leng
 		}
 	}
 	c.uses = append(c.uses, local)
+	return nil
+}
+
+// permits returns an error if the peer does not give the rights that a request needs.
+func (p *peer) permits(t *Terms, remote *remoteRegion) *errs.Error {
+	if remote.ReadOnly && t.Op == transport.Write || !p.identity.Self &&
+		!remote.Permission.Allows(t.Op == transport.Write) {
+		return errs.New(errs.PermissionDenied, "submit",
+			"%s of the remote region %q is not allowed: its permission is %s",
+			t.Op, remote.Name, remote.Permission).WithPeer(p.identity.Address, "", "")
+	}
 	return nil
 }

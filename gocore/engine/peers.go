@@ -345,6 +345,7 @@ func (p *peer) planFor(local *region, remote *remoteRegion, t *Terms, policy int
 	if err != nil {
 		return nil, err.WithPeer(p.identity.Address, err.Transport, err.Rail)
 	}
+	made.Own, made.Home = local.ID, plan.Home{ID: remote.ID, Addr: remote.Addr}
 	var next []plannedFrom
 	if cached != nil {
 		for _, c := range *cached {

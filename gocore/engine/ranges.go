@@ -50,7 +50,8 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 	if own == nil {
 		return c.engine.notRegistered(r.Local, r.LocalSize)
 	}
-	p, there, base, err := c.resolve(c.terms.Due(), r.Remote, r.RemoteSize)
+	first, _ := r.Bytes.at(0)
+	base, err := c.reach(&c.terms, own, r.Remote, r.RemoteSize, first)
 	if err != nil {
 		if c.isScattered(r.Remote, r.RemoteSize) {
 			return c.anywhere(r)
@@ -74,8 +75,8 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 				"range [%d]: %d bytes at offset %d leave the remote range of %d bytes",
 				i, n, to, r.RemoteSize)
 		}
-		if i == 0 || c.engine.policies.Sized() {
-			if err := c.bind(&c.terms, p, own, there, n); err != nil {
+		if i > 0 && c.engine.policies.Sized() {
+			if err := c.bind(&c.terms, c.peer, own, c.remote, n); err != nil {
 				return err
 			}
 		}

@@ -17,9 +17,9 @@ import (
 )
 
 // A peer that replaces descriptors is asked for its description again: it called (Changed), or a slice was refused as
-// Replaced (dispatch.Effects.Stale). Regions that were imported are imported again, and the core gives running tasks
-// the new keys (dispatch.Core.Rekey). It hands the old ones back when no slice carries them; only then does the
-// transport forget them.
+// Replaced (dispatch.Effects.Stale), or by an address that another region has now (astray.go). Regions that were
+// imported are imported again, and the core gives running tasks the new keys (dispatch.Core.Rekey). It hands the old
+// ones back when no slice carries them; only then does the transport forget them.
 
 // renewEvery is the least time between two questions to one peer.
 const renewEvery = 5 * time.Millisecond
@@ -39,6 +39,7 @@ type renewals struct {
 type renewal struct {
 	ask     bool
 	retired []dispatch.Retired
+	astray  []dispatch.Astray
 }
 
 func newRenewals() *renewals {
@@ -54,6 +55,7 @@ func (r *renewals) refresh(peers []*peer) {
 	}
 }
 
+// add notes work for a peer. Behind close it is left undone: no task is under way any more.
 func (r *renewals) add(p *peer, note func(*renewal)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,6 +90,7 @@ func (r *renewals) run(p *peer) {
 		if err := p.refresh(r.ctx); err != nil {
 			p.engine.log.Debug("descriptors", "peer", p.identity.Address, "err", err)
 		}
+		p.relocate(now.astray)
 		p.engine.inbox.notice(notice{kind: noticeRefreshed, peer: p.number})
 		p.engine.runSteps()
 		select {
@@ -142,6 +145,7 @@ func (t *segmentTable) numbered(numbers []uint32) (list []*peer) {
 func (e *Engine) keepStale(effects *dispatch.Effects) {
 	e.deferred.stale = append(e.deferred.stale, effects.Stale...)
 	e.deferred.retired = append(e.deferred.retired, effects.Retired...)
+	e.deferred.astray = append(e.deferred.astray, effects.Astray...)
 }
 
 // renewStale carries out the orders that keepStale took. The caller holds no lock but, perhaps, that of a peer.

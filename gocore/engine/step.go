@@ -34,6 +34,7 @@ type deferredWork struct {
 	asks    []question
 	stale   []uint32           // peers to ask for their descriptions
 	retired []dispatch.Retired // keys to forget
+	astray  []dispatch.Astray  // tasks to be given other regions
 	logged  bool
 	events  bool // followers must be woken
 }
@@ -41,7 +42,7 @@ type deferredWork struct {
 // empty looks at every field: most holders of the mutex leave no work behind.
 func (d *deferredWork) empty() bool {
 	return d.n == 0 && !d.all && !d.ring && !d.notes && len(d.syncs) == 0 && !d.rearm && len(d.asks) == 0 &&
-		len(d.stale)+len(d.retired) == 0 && !d.logged && !d.events
+		len(d.stale)+len(d.retired)+len(d.astray) == 0 && !d.logged && !d.events
 }
 
 // runSteps runs steps while the inbox has something and the mutex is free. The caller holds no lock.
@@ -93,7 +94,7 @@ func (e *Engine) stepAt(now clock.Time) {
 	for i := range effects.Fence {
 		e.post(orderFence, &effects.Fence[i])
 	}
-	if len(effects.Stale)+len(effects.Retired) > 0 {
+	if len(effects.Stale)+len(effects.Retired)+len(effects.Astray) > 0 {
 		e.keepStale(effects)
 	}
 	if len(effects.AskLiveness)+len(effects.Probe) > 0 {
@@ -215,6 +216,9 @@ func (e *Engine) unlock() {
 	}
 	if len(work.stale)+len(work.retired) > 0 {
 		e.renewStale(work.stale, work.retired)
+	}
+	if len(work.astray) > 0 {
+		e.seek(work.astray)
 	}
 	if work.ring || work.logged {
 		e.signal.raise()

@@ -70,6 +70,15 @@ type Plan struct {
 	Region   string // name of the remote region, "" if it has none
 	Policy   string // label of the policy that chose the routes, "" for none
 	Devices  uint64 // local NICs that may carry the request, by bits that config.Policy.DeviceMask explains; 0: all
+
+	Own  mem.RegionID // the local region; the engine fills in this and the next
+	Home Home         // the remote region
+}
+
+// Home is the remote region of a plan, as its owner has described it.
+type Home struct {
+	ID   mem.RegionID
+	Addr uint64 // in its owner; 0 for a lease and for a file
 }
 
 // Reaches reports whether a route ends in the region that has a key on a link.

@@ -1,0 +1,243 @@
+package tests
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// registeredWorlds are the worlds, and shared memory: its owner may take a mapping away.
+func registeredWorlds() []world { return append(worlds(), world{"shm", openAll}) }
+
+// tenant is memory of a peer that is registered again and again, at the same addresses.
+type tenant struct {
+	here, there  *engine.Engine
+	at           engine.SegmentID
+	own, theirs  guarded
+	begin, bytes int // of the range that requests name
+	ways         []func(t *testing.T, op transport.Op) dispatch.BatchID
+}
+
+func newTenant(t *testing.T, w world) *tenant {
+	const size = 256 << 10
+	n := &tenant{here: w.open(t, nil), there: w.open(t, nil), own: newGuarded(t, size), theirs: newGuarded(t, size),
+		begin: size / 4, bytes: size / 2}
+	offer(t, n.here, n.own.bytes, "")
+	n.at = segment(t, n.here, n.there, "")
+	return n
+}
+
+// register offers bytes [from, to) of the peer's memory.
+func (n *tenant) register(t *testing.T, from, to int, name string) mem.RegionID {
+	t.Helper()
+	return offer(t, n.there, n.theirs.bytes[from:to], name)
+}
+
+func (n *tenant) close(t *testing.T, id mem.RegionID) {
+	t.Helper()
+	require.NoError(t, n.there.CloseRegion(t.Context(), id))
+}
+
+// prepare makes the ways in which requests name addresses: one range, many of an operand, many anywhere, prepared ones.
+func (n *tenant) prepare(t *testing.T) {
+	near, far := int64(address(n.own.bytes))+int64(n.begin), int64(address(n.theirs.bytes))+int64(n.begin)
+	const parts = 16
+	each := int64(n.bytes / parts)
+	list := func(first int64) (places []int64) {
+		for i := range int64(parts) {
+			places = append(places, first+i*each)
+		}
+		return places
+	}
+	lengths := engine.IndexesOf([]int64{each})
+	lengths.Stride = 0
+	own, err := n.here.NewAddresses(engine.OwnMemory, parts, engine.IndexesOf(list(near)), lengths)
+	require.NoError(t, err)
+	theirs, err := n.here.NewAddresses(n.at, parts, engine.IndexesOf(list(far)), lengths)
+	require.NoError(t, err)
+	all := make([]int64, parts)
+	for i := range all {
+		all[i] = int64(i)
+	}
+	indexes := engine.IndexesOf(all)
+	ranges := func(t *testing.T, r engine.Ranges, op transport.Op) dispatch.BatchID {
+		r.N, r.Bytes = parts, lengths
+		id, err := n.here.Ranges(engine.Terms{Op: op}, &r, nil)
+		require.NoError(t, err)
+		return id
+	}
+	operand := engine.Ranges{Local: uintptr(near), LocalSize: uint64(n.bytes), RemoteSize: uint64(n.bytes),
+		Remote:       engine.Remote{Segment: n.at, Offset: uint64(far)},
+		LocalOffsets: engine.IndexesOf(list(0)), RemoteOffsets: engine.IndexesOf(list(0))}
+	anywhere := engine.Ranges{Remote: engine.Remote{Segment: n.at}, LocalOffsets: engine.IndexesOf(list(near)),
+		RemoteOffsets: engine.IndexesOf(list(far))}
+	n.ways = []func(*testing.T, transport.Op) dispatch.BatchID{
+		func(t *testing.T, op transport.Op) dispatch.BatchID { return n.move(t, op, operand.Remote) },
+		func(t *testing.T, op transport.Op) dispatch.BatchID { return ranges(t, operand, op) },
+		func(t *testing.T, op transport.Op) dispatch.BatchID { return ranges(t, anywhere, op) },
+		func(t *testing.T, op transport.Op) dispatch.BatchID {
+			id, err := n.here.Pages(engine.Terms{Op: op}, &engine.Pages{Local: own, Remote: theirs, N: parts,
+				Src: indexes, Dst: indexes}, nil)
+			require.NoError(t, err)
+			return id
+		},
+	}
+}
+
+// move moves the whole range.
+func (n *tenant) move(t *testing.T, op transport.Op, to engine.Remote) dispatch.BatchID {
+	t.Helper()
+	id, err := n.here.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: address(n.own.bytes) + uintptr(n.begin),
+		Remote: to, Length: uint64(n.bytes)})
+	require.NoError(t, err)
+	return id
+}
+
+// A peer that does not know of it yet reaches the memory that is registered there now, and nothing beside it. The owner
+// may have closed and registered it however often.
+func TestAnAddressMeansTheMemoryThatIsRegisteredThereNow(t *testing.T) {
+	for _, w := range registeredWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			n := newTenant(t, w)
+			size := len(n.theirs.bytes)
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			random := rand.New(rand.NewPCG(seed, 0))
+			edge := n.begin / 2
+			first := edge
+			whole := n.register(t, first, size-edge, "kv") // the regions of a prepared list may grow, and not shrink
+			n.prepare(t)
+			for round := range 24 {
+				op, way := transport.Op(round%2), n.ways[round/2%len(n.ways)]
+				from, to := n.own, n.theirs
+				if op == transport.Read {
+					from, to = to, from
+				}
+				fill(from.bytes, round)
+				fill(to.bytes, 100+round)
+				sum := ended(t, n.here, way(t, op))
+				require.Equal(t, dispatch.Completed, sum.State, "round %d: %v", round, sum.Err)
+				require.EqualValues(t, n.bytes, sum.Bytes)
+				end := n.begin + n.bytes
+				same(t, to.bytes[:n.begin], 100+round, 0)
+				same(t, to.bytes[n.begin:end], round, n.begin)
+				same(t, to.bytes[end:], 100+round, end)
+				to.check(t)
+				n.close(t, whole)
+				last := size - random.IntN(edge+1)
+				switch next := (round + 1) / 2 % len(n.ways); next {
+				case 0, 1:
+					first, last = random.IntN(n.begin+1), end+random.IntN(size-end+1)
+				case 2:
+					first = random.IntN(first + 1) // so may those of ranges that share a region
+				default:
+					first = random.IntN(edge + 1)
+				}
+				whole = n.register(t, first, last, "kv")
+			}
+		})
+	}
+}
+
+// Of two regions at one address, the peer knows the one that is closed.
+func TestARegionThatIsClosedHidesNoneThatHoldsItsMemoryToo(t *testing.T) {
+	for _, w := range registeredWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			n := newTenant(t, w)
+			n.register(t, 0, len(n.theirs.bytes), "whole")
+			small := n.register(t, n.begin, n.begin+n.bytes, "small")
+			n.prepare(t)
+			for i, way := range n.ways {
+				require.Equal(t, dispatch.Completed, ended(t, n.here, way(t, transport.Write)).State)
+				n.close(t, small)
+				fill(n.own.bytes, i)
+				sum := ended(t, n.here, way(t, transport.Write))
+				require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
+				same(t, n.theirs.bytes[n.begin:n.begin+n.bytes], i, n.begin)
+				small = n.register(t, n.begin, n.begin+n.bytes, "small")
+				_, err := n.here.Segment(t.Context(), n.at, true)
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+// A request that names a region means that one, and memory of another one at its address is not its target.
+func TestARegionThatIsNamedIsNoOtherOneAtItsAddress(t *testing.T) {
+	for _, w := range registeredWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			n := newTenant(t, w)
+			size := len(n.theirs.bytes)
+			old := n.register(t, 0, size, "kv")
+			named := segment(t, n.here, n.there, "kv")
+			to := []engine.Remote{{Segment: n.at, Region: old, Offset: uint64(n.begin)},
+				{Segment: named, Offset: uint64(n.begin)}}
+			for _, at := range to {
+				require.Equal(t, dispatch.Completed, ended(t, n.here, n.move(t, transport.Write, at)).State)
+			}
+			n.close(t, old)
+			n.register(t, 0, size, "kv")
+			fill(n.theirs.bytes, 5)
+			fill(n.own.bytes, 6)
+			for _, at := range to {
+				sum := ended(t, n.here, n.move(t, transport.Write, at))
+				require.Equal(t, dispatch.Failed, sum.State)
+				require.Equal(t, errs.AddressNotRegistered, sum.Err.Code, "%v", sum.Err)
+			}
+			same(t, n.theirs.bytes, 5, 0)
+		})
+	}
+}
+
+// Where nothing is registered any more, a request ends with the refusal, and the next one is not taken at all.
+func TestAnAddressWithoutMemoryIsRefused(t *testing.T) {
+	for _, w := range registeredWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			n := newTenant(t, w)
+			whole := n.register(t, 0, len(n.theirs.bytes), "kv")
+			n.prepare(t)
+			n.close(t, whole)
+			fill(n.theirs.bytes, 5)
+			sum := ended(t, n.here, n.ways[0](t, transport.Write))
+			require.Equal(t, dispatch.Failed, sum.State)
+			require.Equal(t, errs.AddressNotRegistered, sum.Err.Code, "%v", sum.Err)
+			same(t, n.theirs.bytes, 5, 0)
+			_, err := n.here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write},
+				Source: address(n.own.bytes), Length: 1,
+				Remote: engine.Remote{Segment: n.at, Offset: uint64(address(n.theirs.bytes))}})
+			require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(err), "%v", err)
+		})
+	}
+}
+
+// The peer has the old description of a region that it has never used, over a transport that asks the owner for it.
+func TestAnAddressIsReachedForTheFirstTimeBehindAnotherRegistration(t *testing.T) {
+	sharedAlone := world{"shm alone", func(t testing.TB, settings map[string]any) *engine.Engine {
+		return openAll(t, map[string]any{"transports/tcp/enable": false})
+	}}
+	for _, w := range append(registeredWorlds(), sharedAlone) {
+		t.Run(w.name, func(t *testing.T) {
+			n := newTenant(t, w)
+			for i := range 4 {
+				old := n.register(t, 0, len(n.theirs.bytes), "kv")
+				n.prepare(t)
+				_, err := n.here.Segment(t.Context(), n.at, true)
+				require.NoError(t, err)
+				n.close(t, old)
+				now := n.register(t, 0, len(n.theirs.bytes), "kv")
+				fill(n.own.bytes, i)
+				sum := ended(t, n.here, n.ways[i](t, transport.Write))
+				require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
+				same(t, n.theirs.bytes[n.begin:n.begin+n.bytes], i, n.begin)
+				n.close(t, now)
+			}
+		})
+	}
+}

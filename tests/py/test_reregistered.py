@@ -1,0 +1,91 @@
+"""Memory that was deregistered and registered again at its address is reached by a peer that knew it before."""
+
+from __future__ import annotations
+
+import time
+
+import numpy
+import pytest
+
+import tent
+from tent.compat.mooncake import TransferEngine
+from tent.compat.nixl import nixl_agent
+
+SIZE = 1 << 16
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def options(request: pytest.FixtureRequest) -> dict[str, object]:
+    off = "tcp" if request.param == "shm" else "shm"
+    return {"config": {"log_level": "error", "transports": {off: {"enable": False}}}}
+
+
+def test_mooncake(options: dict[str, object]) -> None:
+    one, two = TransferEngine(options=options), TransferEngine(options=options)
+    for engine in (one, two):
+        assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    source, target = numpy.full(SIZE, 7, numpy.uint8), numpy.zeros(SIZE, numpy.uint8)
+    here, there, peer = source.ctypes.data, target.ctypes.data, f"127.0.0.1:{two.get_rpc_port()}"
+    assert one.register_memory(here, SIZE) == 0
+    results = []
+    for _ in range(3):
+        assert two.register_memory(there, SIZE) == 0
+        results.append(one.transfer_sync_write(peer, here, there, SIZE))
+        assert two.unregister_memory(there) == 0
+    one.close()
+    two.close()
+    assert results == [0, 0, 0]
+
+
+def test_mooncake_twice_registered(options: dict[str, object]) -> None:
+    """A range that was registered twice stays until it was taken back twice (mooncake_memory.Memory)."""
+    one, two = TransferEngine(options=options), TransferEngine(options=options)
+    for engine in (one, two):
+        assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    source, target = numpy.full(SIZE, 7, numpy.uint8), numpy.zeros(SIZE, numpy.uint8)
+    here, there, peer = source.ctypes.data, target.ctypes.data, f"127.0.0.1:{two.get_rpc_port()}"
+    assert one.register_memory(here, SIZE) == two.register_memory(there, SIZE) == two.register_memory(there, SIZE) == 0
+    before = one.transfer_sync_write(peer, here, there, SIZE)
+    assert two.unregister_memory(there) == 0
+    after = one.transfer_sync_write(peer, here, there, SIZE)
+    one.close()
+    two.close()
+    assert (before, after) == (0, 0)
+
+
+@pytest.mark.parametrize("metadata", ["once", "again"])
+def test_nixl(options: dict[str, object], metadata: str) -> None:
+    one, two = nixl_agent("one", options=options), nixl_agent("two", options=options)
+    source, target = numpy.full(SIZE, 7, numpy.uint8), numpy.zeros(SIZE, numpy.uint8)
+    mine, theirs = [(source.ctypes.data, SIZE, 0)], [(target.ctypes.data, SIZE, 0)]
+    one.register_memory([(*mine[0], "")], "DRAM")
+    states = []
+    for i in range(3):
+        registered = two.register_memory([(*theirs[0], "")], "DRAM")
+        if i == 0 or metadata == "again":
+            one.add_remote_agent(two.get_agent_metadata())
+        local, remote = one.prep_xfer_dlist("", mine, "DRAM"), one.prep_xfer_dlist("two", theirs, "DRAM")
+        handle = one.make_prepped_xfer("WRITE", local, [0], remote, [0])
+        one.transfer(handle)
+        limit = time.monotonic() + 10
+        while (state := one.check_xfer_state(handle)) == "PROC" and time.monotonic() < limit:
+            pass
+        states.append(state)
+        one.release_xfer_handle(handle)
+        two.deregister_memory(registered)
+    one.close()
+    two.close()
+    assert states == ["DONE"] * 3
+
+
+def test_plain_addresses_of_the_engine() -> None:
+    source, target = numpy.full(SIZE, 7, numpy.uint8), numpy.zeros(SIZE, numpy.uint8)
+    with tent.Engine() as one, tent.Engine() as two, one.register(source):
+        peer, outcomes = None, []
+        for _ in range(3):
+            with two.register(target, name="kv"):
+                peer = peer or one.open_peer(two.address, timeout=10)
+                transfer = one.write_ranges(one, [source.ctypes.data], peer, [target.ctypes.data], [SIZE])
+                outcomes.append(transfer.exception(timeout=10))
+        assert outcomes == [None] * 3
+        assert (target == 7).all()
