@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 pytest.importorskip("numpy")
 
-from nixl_agents import BLOCK, Agents, address, blocks, ended
+from nixl_agents import BLOCK, Agents, Side, address, blocks, ended
 
-from tent.compat.nixl import nixl_agent, remotes
+from tent.compat.nixl import nixl_agent, nixlRemoteDisconnectError, remotes
 from tent.testing import Memory
 
 pytestmark = pytest.mark.adapters
@@ -51,6 +53,27 @@ def test_lists_stay_usable_when_their_agent_is_added_again(
     assert [written(one, local, remote) for remote in lists] == ["DONE"] * 5
     theirs.expect(0, ours.expected)
     theirs.check()
+
+
+def test_an_agent_that_stands_still_is_added_and_one_that_has_ended_is_not(
+    agents: Agents, sides: Callable[[str, int], Side], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang's bootstrap thread and LMCache's channel server add agents, and end with an error."""
+    monkeypatch.setattr(remotes, "_MEET_LIMIT", 0.1)
+    agent, memory = agents("d"), Memory(BLOCK, seed)
+    agent.register_memory([(address(memory), BLOCK, 0, "")], "DRAM")
+    stopped, killed = sides("stopped", BLOCK), sides("killed", BLOCK)
+    stopped.process.send_signal(signal.SIGSTOP)
+    assert agent.add_remote_agent(stopped.metadata) == b"stopped"
+    stopped.process.send_signal(signal.SIGCONT)
+    local = agent.prep_xfer_dlist("", blocks(memory, 1), "DRAM")
+    assert written(agent, local, agent.prep_xfer_dlist("stopped", [(stopped.address, BLOCK, 0)], "DRAM")) == "DONE"
+    assert bytes.fromhex(stopped.ask("bytes")) == bytes(memory.view)
+    killed.process.kill()
+    killed.process.wait(10)
+    with pytest.raises(nixlRemoteDisconnectError):
+        agent.add_remote_agent(killed.metadata)
+    assert not agent.check_remote_metadata("killed")
 
 
 def test_names_that_are_not_known_are_no_errors_where_upstream_has_none(agents: Agents) -> None:

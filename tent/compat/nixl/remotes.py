@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import threading
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...errors import TentError
+from ...errors import PeerUnreachableError, TentError
 from .errors import nixlInvalidParamError, nixlNotFoundError, translating
 from .messages import checked_name
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from ...engine import Engine
     from ...segment import Segment
 
+logger = logging.getLogger("tent.compat.nixl")
+
 CONNECT_LIMIT = 10.0  # seconds in which a peer answers and a rail comes up
+_MEET_LIMIT = 1.0  # the same for an agent that is added
 _ALIVE_LIMIT = 1.0  # seconds in which a peer says that it lives
 _FORM = "tent-nixl-1"
 
@@ -62,7 +66,11 @@ class Remotes:
         return json.dumps(fields).encode()
 
     def add(self, metadata: bytes | str) -> str:
-        """Connects to an agent and returns its name. It takes the place of one of that name with another life."""
+        """Connects to an agent and returns its name. It takes the place of one of that name with another life.
+
+        An agent that gives no answer is kept, since it may stand still for a moment, and its first transfer waits for
+        it or says more. The thread of a stack that adds agents serves other agents too, and ends with an error.
+        """
         fields = parsed(metadata)
         name, life = fields["name"], fields["life"]
         known = self._find(name)
@@ -88,7 +96,12 @@ class Remotes:
     def _connected(self, blob: str) -> Segment:
         segment = self._engine.open(base64.b64decode(blob))
         try:
-            segment.connect(CONNECT_LIMIT)
+            segment.connect(_MEET_LIMIT)
+        except PeerUnreachableError as error:
+            if error.side == "remote":  # its host has answered for it
+                segment.close()
+                raise
+            logger.warning("an agent was added and gives no answer yet: %s", error)
         except BaseException:
             segment.close()
             raise
