@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from nixl_agents import BLOCK, Agents, Side, address, blocks, ended
+from nixl_agents import BLOCK, Agents, Side, address, blocks, ended, heard
 
 from tent.compat.nixl import nixl_agent, nixlRemoteDisconnectError, remotes
 from tent.testing import Memory
@@ -74,6 +74,20 @@ def test_an_agent_that_stands_still_is_added_and_one_that_has_ended_is_not(
     with pytest.raises(nixlRemoteDisconnectError):
         agent.add_remote_agent(killed.metadata)
     assert not agent.check_remote_metadata("killed")
+
+
+def test_a_post_without_a_message_sends_that_of_the_last_one(agents: Agents, seed: int) -> None:
+    agent, memory = agents("a"), Memory(2 * BLOCK, seed)
+    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    local = agent.prep_xfer_dlist("", blocks(memory, 2), "DRAM")
+    agent.add_remote_agent(agent.get_agent_metadata())
+    handle = agent.make_prepped_xfer(
+        "WRITE", local, [0], agent.prep_xfer_dlist("a", blocks(memory, 2), "DRAM"), [1], b"1"
+    )
+    for message in (b"", b"2", b""):
+        agent.transfer(handle, message)
+        assert ended(agent, handle) == "DONE"
+    assert heard(agent, 3) == {"a": [b"1", b"2", b"2"]}
 
 
 def test_names_that_are_not_known_are_no_errors_where_upstream_has_none(agents: Agents) -> None:

@@ -129,7 +129,8 @@ class nixl_xfer_handle:
         self._started = time.time_ns()
         begun = time.perf_counter_ns()
         try:
-            self._sent = self._post(encoded(message) or self._message)
+            self._message = encoded(message) or self._message
+            self._sent = self._post(self._message)
         except TentError as error:
             self._fail(error)
             raise translated(error) from error
