@@ -36,8 +36,8 @@ def test_an_exchange_has_one_limit_however_many_pieces_come(monkeypatch: pytest.
 
     thread = threading.Thread(target=drip)
     thread.start()
-    with server, pytest.raises(nixl.nixlRemoteDisconnectError):
-        listener.ask("127.0.0.1", server.getsockname()[1], "fetch", b"")
+    with server:
+        assert listener.ask("127.0.0.1", server.getsockname()[1], "fetch", b"") is None
     thread.join()
 
 
@@ -70,8 +70,7 @@ def test_an_agent_that_is_dropped_closes_with_its_listener() -> None:
         del agent
         thread.join(10)
         assert gone() is None and not thread.is_alive()
-        with pytest.raises(nixl.nixlRemoteDisconnectError):
-            listener.ask("127.0.0.1", port, "fetch", b"")
+        assert listener.ask("127.0.0.1", port, "fetch", b"") is None
 
 
 def test_a_stranger_takes_no_agent_away_where_security_is_on(agents: Agents, tmp_path: Path) -> None:

@@ -236,8 +236,11 @@ class nixl_agent:
     def fetch_remote_metadata(
         self, remote_agent: Name, ip_addr: str = "", port: int = DEFAULT_COMM_PORT, label: str = ""
     ) -> None:
-        """Asks the agent that listens there for its metadata, and adds it."""
+        """Asks the agent that listens there for its metadata, and adds it. check_remote_metadata() says whether it is
+        there: nobody may listen yet."""
         answer = ask(ip_addr, port, "fetch", b"")
+        if answer is None:
+            return
         found = parsed(answer)["name"]
         if found != text(remote_agent):
             raise nixlNotFoundError(f"the agent at {ip_addr}:{port} is {found!r}, not {text(remote_agent)!r}")

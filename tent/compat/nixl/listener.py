@@ -17,7 +17,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from .errors import nixlBackendError, nixlNotSupportedError, nixlRemoteDisconnectError
+from .errors import nixlBackendError, nixlNotSupportedError
 
 if TYPE_CHECKING:
     from .agent import nixl_agent
@@ -113,8 +113,9 @@ class Listener:
             self._thread.join(LIMIT)
 
 
-def ask(host: str, port: int, word: str, metadata: bytes) -> bytes:
-    """Sends one request to a listener and returns its answer, within 5 s."""
+def ask(host: str, port: int, word: str, metadata: bytes) -> bytes | None:
+    """Sends one request to a listener and returns its answer, within 5 s. None where nobody answers: NIXL queues these
+    requests, and its callers ask again until check_remote_metadata() is true. A refusal is an error."""
     if not host:
         raise nixlNotSupportedError(
             "metadata servers are not supported: give ip_addr, or carry get_agent_metadata() over"
@@ -125,9 +126,8 @@ def ask(host: str, port: int, word: str, metadata: bytes) -> bytes:
             _send(connection, word.encode() + b"\n" + metadata, over)
             kind, _, answer = _received(connection, over).partition(b"\n")
     except (OSError, ValueError) as error:
-        raise nixlRemoteDisconnectError(
-            f"no agent of tent answers at {host}:{port}: {error}; it needs enable_listen_thread=True"
-        ) from error
+        logger.warning("no agent of tent answers at %s:%s: %s; it needs enable_listen_thread=True", host, port, error)
+        return None
     if kind != b"ok":
         raise nixlBackendError(f"the agent at {host}:{port} refused: {answer.decode('utf-8', 'replace')}")
     return answer
