@@ -8,6 +8,7 @@ of these.
 from __future__ import annotations
 
 import ctypes
+import operator
 import re
 import sys
 from typing import Any, NamedTuple
@@ -68,9 +69,11 @@ def _checked(address: int, size: int, read_only: bool, location: str, owner: obj
 
 
 def _from_pair(pair: tuple[Any, ...]) -> Buffer:
-    if len(pair) != 2 or not all(isinstance(i, int) for i in pair):
-        raise InvalidArgumentError(f"a tuple must be (address, size), two integers, not {pair!r}")
-    return _checked(pair[0], pair[1], False, "*", pair)
+    try:
+        address, size = map(operator.index, pair)  # also of NumPy's integers
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"a tuple must be (address, size), two integers, not {pair!r}") from None
+    return _checked(address, size, False, "*", pair)
 
 
 def _not_contiguous(obj: Any, shape: Any, strides: Any, unit: str) -> InvalidArgumentError:

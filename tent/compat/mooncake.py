@@ -15,14 +15,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from ..engine import Engine
-from ..errors import (
-    InvalidArgumentError,
-    NotImplementedError,
-    TentError,
-    TransferTimeoutError,
-)
+from ..errors import InvalidArgumentError, NotImplementedError, TentError, TransferTimeoutError
 from ..moving import READ, WRITE
-from .mooncake_memory import Memory
+from .mooncake_memory import Memory, registered_as
 from .mooncake_peers import CONNECT_LIMIT, Begun, Peers, host_and_port, service
 from .options import Options
 
@@ -145,8 +140,11 @@ class TransferEngine:
         return int(self.engine.address.rpartition(":")[2])
 
     def get_local_topology(self, device_name: str | None = None) -> str:
-        """The devices of this machine, as JSON."""
-        return json.dumps(self.engine.topology())
+        """The devices of this machine, as JSON, also before initialize(): upstream's tool asks so."""
+        if isinstance(self.engine, Engine):
+            return json.dumps(self.engine.topology())
+        with Engine(dict(self.options.config or {})) as engine:
+            return json.dumps(engine.topology())
 
     def get_engine(self) -> Any:
         """Not supported: upstream's C++ object does not exist here."""
@@ -201,13 +199,13 @@ class TransferEngine:
         return self._memory.read(source_address, length)
 
     def get_first_buffer_address(self, segment_name: str) -> int:
-        """The address of the first memory that a peer offers; 0 if it offers none."""
+        """The address of the memory that a peer has registered first; 0 if it offers none."""
         try:
             regions = self._peers.segment(segment_name).refresh()
         except TentError as error:
             self._failed("get_first_buffer_address", error)
             return 0
-        return min((region.address for region in regions.values()), default=0)
+        return regions[min(regions, key=registered_as)].address if regions else 0
 
     # Transfers that wait
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from .taking_back import close_all
 if TYPE_CHECKING:
     from ..engine import Engine
     from ..region import Region
+
+_PREFIX = "mooncake/"  # of the names of regions; their number in the order of registration follows
 
 
 class Memory:
@@ -34,7 +37,7 @@ class Memory:
         try:
             for address, size in ranges:
                 region = self._engine.register((address, size), name=self._name(), location=location)
-                made.append((address, region))
+                made.append((region.address, region))
         except BaseException:
             close_all(region for _, region in made)
             raise
@@ -105,4 +108,10 @@ class Memory:
     def _name(self) -> str:
         with self._lock:
             self._names += 1
-            return f"mooncake/{self._names}"
+            return f"{_PREFIX}{self._names}"
+
+
+def registered_as(name: str) -> float:
+    """The place of a region among those of its engine, by its name; others come last."""
+    number = name.removeprefix(_PREFIX)
+    return int(number) if number.isdecimal() and number != name else math.inf

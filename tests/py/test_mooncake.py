@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import itertools
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -148,6 +149,38 @@ def test_ranges_without_bytes_move_nothing(pair: Pair, seed: int, caplog: pytest
     assert here.batch_transfer_sync_write(peer, [at(ours)], [], []) == -1
     assert here.batch_transfer_sync_write(peer, [at(ours)], [at(theirs), 8], [8, 0]) == -1
     assert here.batch_transfer_sync_write("127.0.0.1:1", [], [], []) == -1
+
+
+def test_integers_of_numpy_name_memory(pair: Pair, seed: int) -> None:
+    numpy = pytest.importorskip("numpy")
+    one, two, peer = pair()
+    ours, theirs = Memory(4096, seed), Memory(4096, seed + 1)
+    for engine, memory in ((one, ours), (two, theirs)):
+        addresses, sizes = numpy.array([at(memory)], numpy.uint64), numpy.array([memory.size])
+        assert engine.batch_register_memory(addresses, sizes) == 0 == engine.batch_unregister_memory(addresses)
+        assert engine.register_memory(addresses[0], sizes[0]) == 0
+    assert one.transfer_sync_write(peer, numpy.uint64(at(ours)), numpy.int64(at(theirs)), numpy.int32(4096)) == 0
+    theirs.expect(0, ours.expected)
+    theirs.check()
+    assert two.unregister_memory(at(theirs)) == 0
+    assert two.register_memory(float(at(theirs)), 4096) == -1
+
+
+def test_the_first_buffer_is_that_which_was_registered_first(pair: Pair, seed: int) -> None:
+    one, two, peer = pair()
+    assert one.get_first_buffer_address(peer) == 0
+    memory = Memory(12 * 4096, seed)
+    places = [at(memory, i * 4096) for i in range(12)]
+    for place in reversed(places):  # ten and more of them: numbers are no texts
+        assert two.register_memory(place, 4096) == 0
+    for last in reversed(range(len(places))):
+        assert one.get_first_buffer_address(peer) == places[last]
+        assert two.unregister_memory(places[last]) == 0
+
+
+def test_the_topology_is_that_of_the_machine_before_initialize_too(pair: Pair) -> None:
+    made, _, _ = pair()
+    assert json.loads(TransferEngine().get_local_topology()).keys() == json.loads(made.get_local_topology()).keys()
 
 
 def test_managed_memory(pair: Pair) -> None:

@@ -97,7 +97,7 @@ def test_the_calls_of_sglang(agents: Agents, seed: int) -> None:
         thread = threading.Thread(target=agent.create_backend, args=("UCX", {"num_threads": "8"}))
         thread.start()
         thread.join(10)
-        assert agent.get_backend_mem_types("UCX") == ["DRAM", "VRAM"] == agent.get_plugin_mem_types("UCX")
+        assert agent.get_backend_mem_types("UCX") == ["DRAM_SEG", "VRAM_SEG"] == agent.get_plugin_mem_types("UCX")
     ours, theirs = Memory(32 * BLOCK, seed), Memory(32 * BLOCK, seed + 1)
     one.register_memory(np.array([[address(ours), ours.size, 0]], np.uint64), "DRAM")
     two.register_memory([(address(theirs), theirs.size, 0, "")], "DRAM")

@@ -96,4 +96,4 @@ def test_names_that_are_not_known_are_no_errors_where_upstream_has_none(agents: 
     for name in ("nobody", "GDS"):  # the second one was not created
         assert agent.get_backend_mem_types(name) == [] and agent.get_backend_params(name) == {}
     assert agent.get_plugin_mem_types("nobody") == [] and agent.get_plugin_params("nobody") == {}
-    assert agent.get_plugin_mem_types("GDS") == ["DRAM", "VRAM", "FILE"]
+    assert agent.get_plugin_mem_types("GDS") == ["DRAM_SEG", "VRAM_SEG", "FILE_SEG"]

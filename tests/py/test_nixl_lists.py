@@ -39,7 +39,16 @@ def in_some_form(draw: random.Random, memory: Memory, step: int) -> Any:
 
 def chosen(draw: random.Random, listed: list[int]) -> Any:
     """Indexes in one of the forms that stacks use."""
-    return draw.choice([list, tuple, np.array, lambda given: np.array(given, np.int32)])(listed)
+    forms = [
+        list,
+        tuple,
+        np.array,
+        lambda given: np.array(given, np.int32),
+        iter,
+        dict.fromkeys,
+        lambda given: dict(zip(given, given)).keys(),
+    ]
+    return draw.choice(forms)(listed)
 
 
 def test_indexes_choose_the_blocks_that_move(agents: Agents, seed: int) -> None:
@@ -106,6 +115,20 @@ def test_descriptor_lists_are_those_of_upstream() -> None:
     assert list(registered) == [(0, 4, 4, "")]
     with pytest.raises(nixl.nixlInvalidParamError):
         descriptors.deserialized(nixl.nixlXferDList("DRAM", [(1, 2, 3)]).serialized()[:-1])
+
+
+def test_a_list_to_register_keeps_its_texts_on_its_way() -> None:
+    listed = nixl.nixlRegDList("DRAM", [(1, 2, 3, "one"), (4, 5, 6, ""), (7, 8, 9, "zwölf")])
+    received = descriptors.deserialized(listed.serialized())
+    assert isinstance(received, nixl.nixlRegDList) and list(received) == list(listed)
+    assert descriptors.deserialized(listed.trim().serialized()) == listed.trim()
+    for wrong in (
+        listed.serialized()[:-1],
+        listed.serialized() + b"1",
+        nixl.nixlRegDList("DRAM", []).serialized()[:-1],
+    ):
+        with pytest.raises(nixl.nixlInvalidParamError):
+            descriptors.deserialized(wrong)
 
 
 def test_a_list_has_its_rows_to_itself() -> None:

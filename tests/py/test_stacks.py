@@ -138,6 +138,23 @@ def test_the_real_packages_other_modules_stay(tmp_path: Path) -> None:
     assert done.stdout.split() == ["real", "tent.compat.mooncake"], done.stderr
 
 
+def test_a_real_module_gets_the_part_of_the_engine_that_tent_does_not_have(tmp_path: Path) -> None:
+    real = tmp_path / "site" / "mooncake"
+    real.mkdir(parents=True)
+    (real / "__init__.py").write_text("")
+    (real / "engine.py").write_text("import sys\nsys.modules[__name__] = None\nclass SharedSegment: kind = 'real'\n")
+    (real / "shared_segment.py").write_text("from .engine import SharedSegment\n")
+    code = (
+        "import mooncake.shared_segment as s, mooncake.engine as e;"
+        "print(s.SharedSegment.kind, e.TransferEngine.__module__, hasattr(e, 'MooncakeStore'))"
+    )
+    done = tent_run("run", "--as", "mooncake", "--", sys.executable, "-c", code, PYTHONPATH=str(tmp_path / "site"))
+    assert done.stdout.split() == ["real", "tent.compat.mooncake", "False"], done.stderr
+    (real / "engine.py").unlink()
+    done = tent_run("run", "--as", "mooncake", "--", sys.executable, "-c", code, PYTHONPATH=str(tmp_path / "site"))
+    assert "cannot import name 'SharedSegment'" in done.stderr
+
+
 def test_elsewhere_nothing_is_in_their_place() -> None:
     code = "import importlib.util as u; import tent; print(u.find_spec('nixl'), u.find_spec('mooncake'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

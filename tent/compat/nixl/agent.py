@@ -142,11 +142,11 @@ class nixl_agent:
         kind, rows = descriptors.described(descs, mem_type, 4)
         return nixlRegDList(kind, rows)
 
-    def get_serialized_descs(self, descs: nixlXferDList) -> bytes:
+    def get_serialized_descs(self, descs: nixlXferDList | nixlRegDList) -> bytes:
         """A list as bytes. They are no pickle, so those of a stranger do no harm."""
         return descs.serialized()
 
-    def deserialize_descs(self, serialized_descs: bytes) -> nixlXferDList:
+    def deserialize_descs(self, serialized_descs: bytes) -> nixlXferDList | nixlRegDList:
         """The list that get_serialized_descs() made, in any process that has tent."""
         return descriptors.deserialized(serialized_descs)
 

@@ -14,8 +14,10 @@ NETWORK = ("UCX", "LIBFABRIC", "UCCL", "Mooncake")
 STORAGE = ("POSIX", "GDS", "GDS_MT")
 PLUGINS = (*NETWORK, *STORAGE)
 
-# The kinds of memory that each backend has upstream.
-_MEMORY = {name: ("DRAM", "VRAM") if name in NETWORK else ("DRAM", "VRAM", "FILE") for name in PLUGINS}
+# The kinds of memory that each backend has, by upstream's names.
+_MEMORY = {
+    name: ("DRAM_SEG", "VRAM_SEG") if name in NETWORK else ("DRAM_SEG", "VRAM_SEG", "FILE_SEG") for name in PLUGINS
+}
 
 nixl_backend_handle = int
 

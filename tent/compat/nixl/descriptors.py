@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ RANGES_MOST = 1 << 24  # of a strided list: the engine takes no more in one
 
 Row = tuple[int, int, int]
 _HEAD = struct.Struct("=8sBxxxxxxxQ")
-_MAGIC = b"tentdesc"
+_MAGIC, _MAGIC_TEXTS = b"tentdesc", b"tentregs"
 
 
 def kind_of(memory: Any) -> int:
@@ -174,20 +175,36 @@ class nixlRegDList(_DList):
         super().clear()
         self._texts.clear()
 
+    def serialized(self) -> bytes:
+        texts = json.dumps(self._texts).encode()
+        return _HEAD.pack(_MAGIC_TEXTS, self._kind, len(self)) + bytes(self._rows.tobytes()) + texts
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._kind, [(*map(int, row), text) for row, text in zip(self._rows, self._texts)])
 
 
-def deserialized(data: bytes) -> nixlXferDList:
+def deserialized(data: bytes) -> nixlXferDList | nixlRegDList:
     """The list that serialized() made."""
-    if len(data) < _HEAD.size or not data.startswith(_MAGIC):
+    if len(data) < _HEAD.size or not data.startswith((_MAGIC, _MAGIC_TEXTS)):
         raise nixlInvalidParamError(
             "the bytes are no descriptor list of tent: the other side runs the real NIXL, or they were cut"
         )
-    _, kind, n = _HEAD.unpack_from(data)
-    if len(data) != _HEAD.size + 24 * n:
-        raise nixlInvalidParamError(f"a descriptor list of {n} rows has {_HEAD.size + 24 * n} bytes, not {len(data)}")
-    return nixlXferDList(kind, np.frombuffer(data, np.uint64, offset=_HEAD.size).reshape(n, 3))
+    magic, kind, n = _HEAD.unpack_from(data)
+    end = _HEAD.size + 24 * n
+    if len(data) < end or (magic == _MAGIC and len(data) > end):
+        raise nixlInvalidParamError(f"a descriptor list of {n} rows has {end} bytes, not {len(data)}")
+    rows = np.frombuffer(data[_HEAD.size : end], np.uint64).reshape(n, 3)
+    return nixlXferDList(kind, rows) if magic == _MAGIC else _with_texts(kind, rows, data[end:])
+
+
+def _with_texts(kind: int, rows: Any, data: bytes) -> nixlRegDList:
+    try:
+        texts = json.loads(data)
+        if not isinstance(texts, list) or len(texts) != len(rows) or not all(isinstance(text, str) for text in texts):
+            raise ValueError
+    except ValueError:
+        raise nixlInvalidParamError(f"a list of {len(rows)} ranges to register has not a text for each") from None
+    return nixlRegDList(kind, [(*map(int, row), text) for row, text in zip(rows, texts)])
 
 
 def _table(rows: Any) -> Any:

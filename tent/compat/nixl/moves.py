@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -132,6 +132,8 @@ def operation(text: str) -> int:
 def indexes(given: Any, n: int, side: str) -> Any:
     """Indexes into a list of n ranges, as an array of the handle's own."""
     array = np.asarray(given)
+    if array.dtype == object and isinstance(given, Iterable):  # a set, the keys of a dict, a generator
+        array = np.asarray(list(given))
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "iubf":
         raise nixlInvalidParamError(f"the {side} indexes are a list of at least one integer")
     with np.errstate(invalid="ignore"):  # of NaN
