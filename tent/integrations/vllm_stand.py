@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ BASE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker"
 LOADER = "vllm.distributed.nixl_utils"
 NAMES = ("NixlWrapper", "nixl_agent_config")
 WHERE = "kv_connector_extra_config"
+LAYOUT = "VLLM_SSM_CONV_STATE_LAYOUT"
 INSTEAD = 'take "NixlConnector" under `tent run --as nixl` instead'
 
 _swapping = threading.Lock()
@@ -48,6 +50,13 @@ def check_settings(configuration: Any) -> None:
         raise InvalidArgumentError(
             "--enable-return-routed-experts is set: no connector carries its output from prefill to decode servers",
             hint="leave it out",
+        )
+    model = getattr(configuration, "model_config", None)
+    mamba = getattr(model, "is_hybrid", False) or getattr(model, "is_attention_free", False)
+    if mamba and os.environ.get(LAYOUT) != "DS":
+        raise InvalidArgumentError(
+            f"the model has Mamba layers, and {LAYOUT} is not DS: vLLM chooses that for NixlConnector by its name",
+            hint=f"set {LAYOUT}=DS in the environment of the server",
         )
 
 

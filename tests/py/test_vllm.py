@@ -248,6 +248,22 @@ def test_routed_experts_are_refused(stack: Stack) -> None:
         vllm_stand.check_settings(configuration)
 
 
+@pytest.mark.parametrize("kind", ["is_hybrid", "is_attention_free"])
+def test_a_layout_of_mamba_that_does_not_move_is_refused(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """vLLM chooses DS for NixlConnector, by its name."""
+    configuration = stack.configuration()
+    configuration.model_config = SimpleNamespace(**{kind: True})
+    for layout in ("", "SD"):
+        monkeypatch.setenv("VLLM_SSM_CONV_STATE_LAYOUT", layout)
+        vllm_stand.check_settings(stack.configuration())
+        with pytest.raises(tent.InvalidArgumentError, match="set VLLM_SSM_CONV_STATE_LAYOUT=DS"):
+            vllm_stand.check_settings(configuration)
+    monkeypatch.setenv("VLLM_SSM_CONV_STATE_LAYOUT", "DS")
+    vllm_stand.check_settings(configuration)
+
+
 @pytest.mark.parametrize(("version", "warns"), [("0.32.0", False), ("0.32.0+cpu", False), ("0.33.1", True)])
 def test_an_unknown_version_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, warns: bool
