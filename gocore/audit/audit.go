@@ -196,8 +196,8 @@ func (l *Log) put(e Entry) error {
 	return err
 }
 
-// isCut reports whether the file ends in the midst of a line, as a full disk or a crash leaves it. What stands behind
-// such a line would be lost with it.
+// isCut reports whether the file ends in the midst of a line, as a full disk or a crash leaves it. The next line would
+// be lost with it.
 func (l *Log) isCut() bool {
 	about, err := l.file.Stat()
 	if err != nil || about.Size() == 0 {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/control/controlpb"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/meta"
@@ -95,6 +96,7 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer,
 	if known != nil {
 		request.KnownEpoch = known.Epoch
 	}
+	asked := clock.Now()
 	reply, err := call(ctx, c, "control.describe", peer,
 		func(ctx context.Context, k *conn) (*controlpb.DescribeReply, error) {
 			return k.stub.Describe(ctx, request)
@@ -110,6 +112,7 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer,
 		return nil, protocolError("the peer describes another engine").WithPeer(peer.Address, "", "")
 	}
 	description.Transports = fromTransports(reply.GetTransports())
+	date(description.Regions, reply, asked, clock.Now())
 	if since := reply.GetSince(); since != 0 {
 		if known == nil || since != known.Epoch {
 			return nil, protocolError("the peer tells changes since another epoch than ours").
@@ -120,6 +123,24 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer,
 		}
 	}
 	return description, nil
+}
+
+// date says when regions were registered, on our clock: at the latest, since the peer has read its own one between
+// asked and answered. Where its reading lies between them it is the clock of this host, and exact.
+func date(regions []segment.Region, reply *controlpb.DescribeReply, asked, answered clock.Time) {
+	registered, theirs := reply.GetRegistered(), clock.Time(reply.GetNow())
+	if len(registered) != len(regions) { // an older peer's answer has none
+		return
+	}
+	ahead := theirs.Sub(answered)
+	if asked <= theirs && theirs <= answered {
+		ahead = 0
+	}
+	for i, at := range registered {
+		if at != 0 {
+			regions[i].Registered = max(1, clock.Time(at)-clock.Time(ahead))
+		}
+	}
 }
 
 // Call sends a message to the peer's transport of that name and returns its answer. The peer may see the message twice

@@ -38,6 +38,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -73,6 +74,7 @@ type Offer struct {
 	Transports map[string]transport.Versions // those that are open
 	Since      uint64                        // the regions are those that changed since that epoch; 0: all of them
 	Closed     []mem.RegionID                // since then
+	Registered []clock.Time                  // when each region was, in the order of Encoded; 0: not said
 }
 
 // Options of a server and a client; an engine gives the same to both. Zero means the default in brackets.

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/control/controlpb"
 	"github.com/tent-engine/tent/gocore/control/intake"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -207,12 +208,16 @@ func (s *service) Describe(ctx context.Context, request *controlpb.DescribeReque
 	if err != nil || offer == nil {
 		return &controlpb.DescribeReply{}, err
 	}
-	described(ctx, len(offer.Encoded)+8*len(offer.Closed))
+	described(ctx, len(offer.Encoded)+8*(len(offer.Closed)+len(offer.Registered)))
 	reply := &controlpb.DescribeReply{Description: offer.Encoded, Transports: toTransports(offer.Transports),
 		Since: offer.Since}
 	for _, id := range offer.Closed {
 		reply.Closed = append(reply.Closed, uint64(id))
 	}
+	for _, at := range offer.Registered {
+		reply.Registered = append(reply.Registered, uint64(at))
+	}
+	reply.Now = uint64(clock.Now())
 	return reply, nil
 }
 

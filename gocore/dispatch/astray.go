@@ -15,15 +15,17 @@ import (
 //	                                                                    +-- no region, deadline, cancel: it ends
 //
 // A request that names a region means that one alone, and a region that is closed in the midst of a task ends it: the
-// bytes of before lie in memory that may be another by now.
+// bytes of before lie in memory that may be another by now. So does a region that was registered after the task was
+// submitted: its owner has closed the one of before, and counts on nothing of before coming.
 
 // Astray is a task that its remote region has refused.
 type Astray struct {
 	Batch BatchID
 	Task  int
 	Peer  uint32
-	Spec  TaskSpec // without its parts, which may change when the task ends
-	Begin uint64   // of its bytes in the remote region, the lowest
+	Spec  TaskSpec   // without its parts, which may change when the task ends
+	Since clock.Time // it was submitted then
+	Begin uint64     // of its bytes in the remote region, the lowest
 	End   uint64
 	Err   *errs.Error // of the refusal
 }
@@ -38,7 +40,8 @@ func (c *Core) goesAstray(t *task) bool {
 	if l == nil || l.peer.gone != nil {
 		return false
 	}
-	a := Astray{Batch: t.batch.id(), Task: int(t.index), Peer: l.spec.Peer, Spec: t.spec, Err: t.failure}
+	a := Astray{Batch: t.batch.id(), Task: int(t.index), Peer: l.spec.Peer, Spec: t.spec, Since: t.submitted,
+		Err: t.failure}
 	a.Begin, a.End = t.spec.remoteSpan()
 	a.Spec.Parts = nil
 	c.out.Astray = append(c.out.Astray, a)

@@ -11,8 +11,9 @@ import (
 
 // A region that its owner has closed stays in the descriptions that peers have, and wins over the region that is at its
 // address now. The owner refuses every byte there. A request by address then asks the owner once, and goes to the
-// region that the answer has there (dispatch/astray.go). The owner announces no close: those that never touch the
-// region again would all ask. Decision 0172.
+// region that the answer has there (dispatch/astray.go), if that one was registered before the request was submitted:
+// nothing of before a close comes behind it. The owner announces no close: peers that never touch the region again
+// would all ask. Decision 0172.
 
 // seek asks peers for the regions at the addresses of tasks. The caller holds no lock but, perhaps, that of a peer.
 func (e *Engine) seek(list []dispatch.Astray) {
@@ -66,6 +67,8 @@ func (p *peer) placeOf(a *dispatch.Astray, local *region) (at place) {
 	remote := p.regions.Load().find(home.Addr+a.Begin, a.End-a.Begin)
 	switch {
 	case p.gone.Load() != nil, remote == nil, remote.ID == home.ID:
+		return place{}
+	case remote.Registered == 0 || a.Since < remote.Registered: // the close in between is for tasks of before
 		return place{}
 	case p.begin() != a.Spec.Epoch: // a fence of the owner since then is for tasks of before, wherever they go
 		return place{}

@@ -11,28 +11,42 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
+// stale is a workshop that knows the region far as it was before its memory was registered again, and a request by
+// address for that.
+func stale(t *testing.T, again Memory) (w *workshop, own, far *region, r Request, now mem.RegionID) {
+	w = newWorkshop(t, "hand")
+	own, far = w.region("own"), w.region("far")
+	r = w.request(own, far)
+	r.Remote = Remote{Offset: uint64(far.Addr) + 8192}
+	id, err := w.Move(&r)
+	require.NoError(t, err)
+	h := w.hands[0]
+	h.await(t, "the first slice", func() bool { return len(h.slices) == 1 })
+	h.complete(nil)
+	require.Equal(t, dispatch.Completed, w.Wait(id, 10*time.Second))
+	require.NoError(t, w.CloseRegion(t.Context(), far.ID))
+	again.Addr, again.Size, again.Location = far.Addr+4096, far.Size-4096, "cpu:0"
+	now, err = w.Register(again)
+	require.NoError(t, err)
+	return w, own, far, r, now
+}
+
+var errClosedThere = errs.New(errs.AddressNotRegistered, "hand", "closed").WithScope(errs.ScopeSlice, errs.SideRemote)
+
 // A request by address goes on in the region that is there when the old one refuses it, also where its local one was
-// closed. A fence of before keeps it away from both.
+// closed. A fence since then keeps it away from both.
 func TestARequestByAddressGoesOnUnlessItWasFenced(t *testing.T) {
-	refused := errs.New(errs.AddressNotRegistered, "hand", "closed").WithScope(errs.ScopeSlice, errs.SideRemote)
 	for _, fenced := range []bool{false, true} {
-		w := newWorkshop(t, "hand")
+		w, own, _, r, now := stale(t, Memory{Permission: mem.GlobalReadWrite})
 		h := w.hands[0]
-		own, far := w.region("own"), w.region("far")
-		r := w.request(own, far)
-		r.Remote = Remote{Offset: uint64(far.Addr) + 8192}
 		id, err := w.Move(&r)
 		require.NoError(t, err)
 		h.await(t, "the slice", func() bool { return len(h.slices) == 1 })
 		require.NoError(t, w.CloseRegion(t.Context(), own.ID))
 		if fenced {
-			require.NoError(t, w.FenceRegion(t.Context(), far.ID, ""))
+			require.NoError(t, w.FenceRegion(t.Context(), now, ""))
 		}
-		require.NoError(t, w.CloseRegion(t.Context(), far.ID))
-		now, err := w.Register(Memory{Addr: far.Addr + 4096, Size: far.Size - 4096, Location: "cpu:0",
-			Permission: mem.GlobalReadWrite})
-		require.NoError(t, err)
-		h.complete(refused)
+		h.complete(errClosedThere)
 		if fenced {
 			w.requireEnd(id, dispatch.Failed, errs.AddressNotRegistered)
 			require.Empty(t, h.slices)
@@ -50,8 +64,8 @@ func TestARequestByAddressGoesOnUnlessItWasFenced(t *testing.T) {
 	}
 }
 
-// The owner offers the memory at the address for reading now.
-func TestARequestByAddressNeedsTheRightsOfTheRegionThatIsThereNow(t *testing.T) {
+// Its owner has closed the region behind the request, and may use the memory for something else.
+func TestARequestByAddressOfBeforeACloseDoesNotComeBehindIt(t *testing.T) {
 	w := newWorkshop(t, "hand")
 	h := w.hands[0]
 	own, far := w.region("own"), w.region("far")
@@ -61,9 +75,20 @@ func TestARequestByAddressNeedsTheRightsOfTheRegionThatIsThereNow(t *testing.T) 
 	require.NoError(t, err)
 	h.await(t, "the slice", func() bool { return len(h.slices) == 1 })
 	require.NoError(t, w.CloseRegion(t.Context(), far.ID))
-	_, err = w.Register(Memory{Addr: far.Addr, Size: far.Size, Location: "cpu:0", Permission: mem.GlobalReadOnly,
-		ReadOnly: true})
+	_, err = w.Register(Memory{Addr: far.Addr, Size: far.Size, Location: "cpu:0", Permission: mem.GlobalReadWrite})
 	require.NoError(t, err)
-	h.complete(errs.New(errs.AddressNotRegistered, "hand", "closed").WithScope(errs.ScopeSlice, errs.SideRemote))
+	h.complete(errClosedThere)
+	w.requireEnd(id, dispatch.Failed, errs.AddressNotRegistered)
+	require.Empty(t, h.slices)
+}
+
+// The owner offers the memory at the address for reading now.
+func TestARequestByAddressNeedsTheRightsOfTheRegionThatIsThereNow(t *testing.T) {
+	w, _, _, r, _ := stale(t, Memory{Permission: mem.GlobalReadOnly, ReadOnly: true})
+	h := w.hands[0]
+	id, err := w.Move(&r)
+	require.NoError(t, err)
+	h.await(t, "the slice", func() bool { return len(h.slices) == 1 })
+	h.complete(errClosedThere)
 	w.requireEnd(id, dispatch.Failed, errs.PermissionDenied)
 }

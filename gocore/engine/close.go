@@ -214,7 +214,7 @@ func (e *Engine) closeLinks(ctx context.Context) (held []string) {
 	return e.closeTransports(ctx)
 }
 
-// closeTransports closes all side by side: one whose driver takes the whole time keeps no other from its end.
+// closeTransports closes all side by side: one that takes the whole time keeps no other from its end.
 func (e *Engine) closeTransports(ctx context.Context) (held []string) {
 	failures := make([]error, len(e.ports))
 	var closing sync.WaitGroup

@@ -66,7 +66,7 @@ func (e *Engine) offer(to rights, known uint64, update bool) *control.Offer {
 		return made
 	}
 	d := e.description(to.sees)
-	made := &control.Offer{Encoded: segment.Encode(d, true), Transports: d.Transports}
+	made := offerOf(d)
 	o.keep(question, made, d.Epoch)
 	return made
 }
@@ -102,7 +102,18 @@ func (e *Engine) update(to rights, known uint64) *control.Offer {
 		}
 	}
 	e.seal(d)
-	return &control.Offer{Encoded: segment.Encode(d, true), Transports: d.Transports, Since: known, Closed: closed}
+	made := offerOf(d)
+	made.Since, made.Closed = known, closed
+	return made
+}
+
+// offerOf returns the offer of all regions of a sealed description.
+func offerOf(d *segment.Description) *control.Offer {
+	made := &control.Offer{Encoded: segment.Encode(d, true), Transports: d.Transports}
+	for i := range d.Regions {
+		made.Registered = append(made.Registered, d.Regions[i].Registered)
+	}
+	return made
 }
 
 // describedEpoch is the epoch of a description that is made now; 0 is none's.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"sync/atomic"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
@@ -19,6 +20,7 @@ type region struct {
 	mem.Region
 	on          []atomic.Pointer[registration] // by transport; nil: not asked, or no answer yet
 	registering registering
+	registered  clock.Time      // when its registration began
 	lent        bool            // to one peer, for its orders; see lending.go
 	allocated   bool            // from Allocate: FreeMemory gives it back
 	mapped      uint64          // bytes of the engine's own mapping: whole pages
@@ -114,7 +116,7 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 	}
 	r.engine = e
 	e.numa.place(r)
-	r.ID = e.regions.reserve()
+	r.ID, r.registered = e.regions.reserve(), clock.Now()
 	r.uses.Store(1)
 	if err := e.install(r); err != nil {
 		return 0, err

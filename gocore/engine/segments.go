@@ -133,7 +133,11 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *sec
 		e.shown(identity, greeting.Proof)
 	}
 	p := e.peer(identity)
+	asked := p.fetch.asked.Load()
 	err = p.join(ctx)
+	if err == nil && p.fetch.asked.Load() == asked { // for another handle, perhaps long ago
+		err = p.refresh(ctx)
+	}
 	if err == nil {
 		err = p.unreachable()
 	}
@@ -168,8 +172,11 @@ func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	p := e.peer(transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, Network: d.Network,
 		ID: d.ID})
 	_ = p.fetch.begin(context.Background())
-	if p.regions.Load() == nil {
+	switch t := p.regions.Load(); {
+	case t == nil:
 		p.learn(d)
+	case t.description.Epoch < d.Epoch: // for another handle: the blob has no descriptors, so the peer is asked
+		e.changed(d.ID, d.Epoch)
 	}
 	p.fetch.end()
 	return e.opened(&handle{peer: p}), nil
@@ -382,7 +389,8 @@ func (e *Engine) seal(d *segment.Description) {
 
 func (e *Engine) describe(r *region) segment.Region {
 	s := segment.Region{ID: r.ID, Name: r.Name, Addr: uint64(r.Addr), Size: r.Size, Location: r.Location, Kind: r.Kind,
-		Permission: r.Permission, ReadOnly: r.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
+		Permission: r.Permission, ReadOnly: r.ReadOnly, Registered: r.registered,
+		Descriptors: map[string]transport.Descriptor{}}
 	switch {
 	case r.lease == nil:
 	case r.isFirst():

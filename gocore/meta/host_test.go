@@ -91,7 +91,7 @@ func TestAHostNameThatLeadsNowhereIsRefused(t *testing.T) {
 	}
 }
 
-// What an engine calls itself is half of its address. Peers check that, so nothing else is taken.
+// The name that an engine gives its host is half of its address. Peers check that, so nothing else is taken.
 func TestAnAdvertisedHostStandsInAnAddress(t *testing.T) {
 	for _, bad := range []string{"host:4000", "foo bar:99", "10.0.0.5:7000", "[fd00::5]:7000", "a/b", "a b", ".", "-",
 		"0.0.0.0", "::", strings.Repeat("h", 250), strings.Repeat("h", 300), "\x00", "\xff"} {

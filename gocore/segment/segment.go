@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -39,6 +40,10 @@ type Region struct {
 	Permission  mem.Permission // of peers
 	ReadOnly    bool           // the buffer itself must not be written
 	Descriptors map[string]transport.Descriptor
+
+	// Registered is the latest moment at which it can have been registered, on the reader's clock; 0 if that is not
+	// known. The control plane says it: encodings do not.
+	Registered clock.Time
 }
 
 // Description is the offer of one incarnation of an engine. Fill it, call Seal, then treat it as read-only.

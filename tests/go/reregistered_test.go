@@ -241,3 +241,26 @@ func TestAnAddressIsReachedForTheFirstTimeBehindAnotherRegistration(t *testing.T
 		})
 	}
 }
+
+// A handle that was opened before knows the region of before, and keeps to it.
+func TestOpeningAPeerAgainFindsTheRegionThatHasTheNameNow(t *testing.T) {
+	for _, w := range registeredWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			n := newTenant(t, w)
+			size := len(n.theirs.bytes)
+			old := n.register(t, 0, size, "kv")
+			before := segment(t, n.here, n.there, "kv")
+			n.close(t, old)
+			n.register(t, 0, size, "kv")
+			fill(n.own.bytes, 3)
+			at := engine.Remote{Segment: segment(t, n.here, n.there, "kv"), Offset: uint64(n.begin)}
+			sum := ended(t, n.here, n.move(t, transport.Write, at))
+			require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
+			same(t, n.theirs.bytes[n.begin:n.begin+n.bytes], 3, n.begin)
+			at.Segment = before
+			_, err := n.here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write},
+				Source: address(n.own.bytes), Remote: at, Length: 1})
+			require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(err), "%v", err)
+		})
+	}
+}

@@ -388,10 +388,12 @@ func (x *DescribeRequest) GetUpdate() bool {
 
 type DescribeReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Description   []byte                 `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"` // gocore/segment's encoding with descriptors; empty: unchanged since known_epoch
-	Transports    []*Transport           `protobuf:"bytes,2,rep,name=transports,proto3" json:"transports,omitempty"`   // all that are open
-	Since         uint64                 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`            // the description lists the regions that changed since this epoch; 0: all
-	Closed        []uint64               `protobuf:"fixed64,4,rep,packed,name=closed,proto3" json:"closed,omitempty"`  // ids of regions that are not offered any more, since then
+	Description   []byte                 `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`        // gocore/segment's encoding with descriptors; empty: unchanged since known_epoch
+	Transports    []*Transport           `protobuf:"bytes,2,rep,name=transports,proto3" json:"transports,omitempty"`          // all that are open
+	Since         uint64                 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`                   // the description lists the regions that changed since this epoch; 0: all
+	Closed        []uint64               `protobuf:"fixed64,4,rep,packed,name=closed,proto3" json:"closed,omitempty"`         // ids of regions that are not offered any more, since then
+	Registered    []uint64               `protobuf:"fixed64,5,rep,packed,name=registered,proto3" json:"registered,omitempty"` // when each region of the description was, in its order, on the callee's clock
+	Now           uint64                 `protobuf:"fixed64,6,opt,name=now,proto3" json:"now,omitempty"`                      // on that clock
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -452,6 +454,20 @@ func (x *DescribeReply) GetClosed() []uint64 {
 		return x.Closed
 	}
 	return nil
+}
+
+func (x *DescribeReply) GetRegistered() []uint64 {
+	if x != nil {
+		return x.Registered
+	}
+	return nil
+}
+
+func (x *DescribeReply) GetNow() uint64 {
+	if x != nil {
+		return x.Now
+	}
+	return 0
 }
 
 type ChangedRequest struct {
@@ -1192,14 +1208,18 @@ const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\x12\x1f\n" +
 	"\vknown_epoch\x18\x02 \x01(\x04R\n" +
 	"knownEpoch\x12\x16\n" +
-	"\x06update\x18\x03 \x01(\bR\x06update\"\x98\x01\n" +
+	"\x06update\x18\x03 \x01(\bR\x06update\"\xca\x01\n" +
 	"\rDescribeReply\x12 \n" +
 	"\vdescription\x18\x01 \x01(\fR\vdescription\x127\n" +
 	"\n" +
 	"transports\x18\x02 \x03(\v2\x17.tent.control.TransportR\n" +
 	"transports\x12\x14\n" +
 	"\x05since\x18\x03 \x01(\x04R\x05since\x12\x16\n" +
-	"\x06closed\x18\x04 \x03(\x06R\x06closed\"N\n" +
+	"\x06closed\x18\x04 \x03(\x06R\x06closed\x12\x1e\n" +
+	"\n" +
+	"registered\x18\x05 \x03(\x06R\n" +
+	"registered\x12\x10\n" +
+	"\x03now\x18\x06 \x01(\x06R\x03now\"N\n" +
 	"\x0eChangedRequest\x12&\n" +
 	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\x0e\n" +
