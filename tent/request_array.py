@@ -58,7 +58,7 @@ class RequestArray(_abi.Columns):
 
     The columns have the names of Request's fields. They are writable views, NumPy arrays if NumPy has been imported.
     Terms that Request takes as a word are numbers here; a word that is assigned to a column is that of every request.
-    The array is reusable as soon as submit_transfer has returned.
+    The array is reusable as soon as submit_transfer has returned. A copy, also one by pickle, has requests of its own.
     """
 
     __slots__ = ("_address", "_n", "_words")
@@ -66,9 +66,18 @@ class RequestArray(_abi.Columns):
     def __init__(self, n: int) -> None:
         if not isinstance(n, int) or n < 1:
             raise InvalidArgumentError(f"RequestArray({n!r}): at least one request is needed")
-        self._n = n
-        self._words = array("Q", bytes(8 * _abi.RECORD_WORDS)) * n
-        self._address = self._words.buffer_info()[0]
+        self._hold(array("Q", bytes(8 * _abi.RECORD_WORDS)) * n)
+
+    def _hold(self, words: array[int]) -> None:
+        self._n = len(words) // _abi.RECORD_WORDS
+        self._words = words
+        self._address = words.buffer_info()[0]  # of these words alone: a copy must not take it along
+
+    def __getstate__(self) -> bytes:
+        return self._words.tobytes()
+
+    def __setstate__(self, packed: bytes) -> None:
+        self._hold(array("Q", packed))
 
     def __len__(self) -> int:
         return self._n

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -121,6 +123,33 @@ def test_request_arrays(world: World) -> None:
         with pytest.raises(tent.InvalidArgumentError):
             engine.submit_transfer(batch, requests, count=count)
     engine.free_transfer_batch(batch)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))],
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_a_copy_of_a_request_array_has_requests_of_its_own(
+    world: World, copied: Callable[[tent.RequestArray], tent.RequestArray]
+) -> None:
+    requests = tent.RequestArray(2)
+    requests.opcode = [1] * 2
+    requests.source[:] = [world.address] * 2
+    requests.target_id[:] = [world.segment] * 2
+    requests.target_offset[:] = [0, 1000]
+    requests.length[:] = [8] * 2
+    twin = copied(requests)
+    assert len(twin) == 2 and list(twin.length) == [8, 8] and twin._address != requests._address
+    twin.length[:] = [100] * 2
+    assert list(requests.length) == [8, 8]
+    del requests  # its words may be gone now
+    batch = world.engine.allocate_transfer_batch(2)
+    world.engine.submit_transfer(batch, twin)
+    assert finish(world.engine, batch, 2) == [(State.COMPLETED, 100)] * 2
+    world.both.theirs.expect(0, world.memory.expected[:100])
+    world.both.theirs.expect(1000, world.memory.expected[:100])
 
 
 @pytest.mark.interpreter
