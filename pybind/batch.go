@@ -37,8 +37,8 @@ func FreeBatches(id int64, ids uint64, n int64) (int64, error) {
 }
 
 // Submit adds n packed requests to a batch, all or none, and returns the index of the first. note is the address of a
-// notification, 0 for none.
-func Submit(id int64, batch, requests uint64, n int64, note uint64) (int64, error) {
+// notification, 0 for none. Without asks it fails where it would have to ask a peer, see Ask.
+func Submit(id int64, batch, requests uint64, n int64, note uint64, asks bool) (int64, error) {
 	return on(id, func(e *engine.Engine) (int64, error) {
 		list, err := records(requests, n)
 		if err != nil {
@@ -48,7 +48,11 @@ func Submit(id int64, batch, requests uint64, n int64, note uint64) (int64, erro
 		if err != nil {
 			return 0, err
 		}
-		c, err := e.Begin(engine.Terms{})
+		start := begin
+		if asks {
+			start = (*engine.Engine).Begin
+		}
+		c, err := start(e, engine.Terms{})
 		if err != nil {
 			return 0, err
 		}

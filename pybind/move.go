@@ -1,6 +1,7 @@
 package pybind
 
 import (
+	"cmp"
 	"encoding/json"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -52,6 +53,23 @@ func noteAt(address uint64) (n *engine.Note, trace string, err error) {
 	return n, trace, nil
 }
 
+// begin starts a call that asks nobody: Python asks itself, by Ask.
+func begin(e *engine.Engine, t engine.Terms) (*engine.Call, error) {
+	c, err := e.Begin(t)
+	if err == nil {
+		c.AskNobody()
+	}
+	return c, err
+}
+
+// Ask asks the peer of a segment for its regions. Moves do not wait for that: one that has to ask fails at once, with
+// the arguments of Ask in its error. So Python waits as for other long calls, and a signal is handled meanwhile.
+func Ask(id, segment, deadline int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		return 0, e.Ask(engine.SegmentID(segment), clock.Time(deadline))
+	})
+}
+
 // commit submits a call with a notification and a trace at an address, 0 for neither.
 func commit(c *engine.Call, note uint64) (uint64, error) {
 	n, trace, err := noteAt(note)
@@ -73,9 +91,16 @@ func Move(id int64, opcode, local, length uint64, segment int64, region, offset 
 	if err != nil {
 		return 0, err
 	}
-	b, err := e.Move(&engine.Request{Terms: engine.Terms{Op: request.Packed{Opcode: opcode}.Terms().Op},
-		Source: uintptr(local), Length: length,
-		Remote: engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset}})
+	c, err := begin(e, engine.Terms{Op: request.Packed{Opcode: opcode}.Terms().Op})
+	if err != nil {
+		return 0, err
+	}
+	to := engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset}
+	if err := c.AddRange(uintptr(local), to, length); err != nil {
+		c.Discard()
+		return 0, err
+	}
+	b, err := c.Commit(nil)
 	return uint64(b), err
 }
 
@@ -133,7 +158,7 @@ func put(id, builder int64, t engine.Terms, note uint64, add func(*engine.Call) 
 		}
 		return 0, add(c)
 	}
-	c, err := o.engine.Begin(t)
+	c, err := begin(o.engine, t)
 	if err != nil {
 		return 0, err
 	}
@@ -221,7 +246,7 @@ func Builder(id int64, terms uint64) (builder int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	c, err := o.engine.Begin(packedAt(terms).Terms())
+	c, err := begin(o.engine, packedAt(terms).Terms())
 	if err != nil {
 		return 0, err
 	}
@@ -256,8 +281,8 @@ func Discard(id, builder int64) (n int64, err error) {
 	return 0, nil
 }
 
-// Notify sends a notification alone; the batch ends when the peer has taken it.
-func Notify(id, segment int64, note, deadline uint64) (batch uint64, err error) {
+// Notify sends a notification alone; the batch ends when the peer has taken it. asks is that of Submit.
+func Notify(id, segment int64, note, deadline uint64, asks bool) (batch uint64, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
@@ -269,6 +294,11 @@ func Notify(id, segment int64, note, deadline uint64) (batch uint64, err error) 
 	}
 	if n == nil {
 		return 0, errs.New(errs.InvalidArgument, "notify", "there is no notification")
+	}
+	if !asks {
+		if err := e.Asked(engine.SegmentID(segment), cmp.Or(clock.Time(deadline), clock.Never)); err != nil {
+			return 0, err
+		}
 	}
 	b, err := e.Notify(engine.SegmentID(segment), *n, clock.Time(deadline))
 	return uint64(b), err

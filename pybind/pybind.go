@@ -155,7 +155,17 @@ func firstLines(stack []byte) string {
 // failureOf returns an error as Python reads it.
 func failureOf(err error) errs.Record { return errs.From("engine", err).Record() }
 
-func describe(err error) string { return toJSON(failureOf(err)) }
+// describe returns an error for Python. That of a move that would have to ask a peer has the arguments of Ask.
+func describe(err error) string {
+	var u *engine.Unasked
+	if !errors.As(err, &u) {
+		return toJSON(failureOf(err))
+	}
+	return toJSON(struct {
+		errs.Record
+		Ask []int64 `json:"ask"`
+	}{failureOf(err), []int64{int64(u.Segment), int64(u.Deadline)}})
+}
 
 func toJSON(v any) string {
 	text, err := json.Marshal(v)

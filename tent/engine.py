@@ -409,7 +409,7 @@ class Engine(Moves, Admission):
         length = min(own.size, size)
         priority = self._default_priority if priority is None else priority
         return Explanation(
-            self._call_json(
+            self._call_long_json(
                 self._library.pybind_Explain, op, priority, intent, named, own.address, length, segment, region, offset
             )
         )

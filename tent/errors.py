@@ -297,6 +297,15 @@ def translate(error: BaseException) -> BaseException:
     return cls(message, code=code, hint=hint, **{name: fields.get(name, "") for name in _DETAILS})
 
 
+def question_of(error: BaseException) -> tuple[int, int] | None:
+    """The arguments of pybind_Ask if a call has failed since a peer has to be asked first, else None."""
+    try:
+        segment, deadline = json.loads(str(error))["ask"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return segment, deadline
+
+
 def transfer_error(state: int, failure: dict[str, Any], failed_tasks: list[int]) -> TransferError:
     """The exception for a transfer that ended in another state than COMPLETED; `failure` is the engine's account.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from . import _native, loop
 from .enums import TransferStatusEnum
-from .errors import TentError
+from .errors import TentError, question_of, translate
 from .page import COMPLETED, PENDING
 
 if TYPE_CHECKING:
@@ -105,9 +105,37 @@ class Handle:
         """Calls one that may take seconds, such that Ctrl-C works."""
         return _native.call_long(function, self._id, *arguments, **none)
 
+    def _call_asking(self, function: Callable[Concatenate[int, P], R], /, *arguments: P.args, **none: P.kwargs) -> R:
+        """Calls one that starts moves, and may have to ask peers for their regions first."""
+        try:
+            return function(self._id, *arguments, **none)
+        except RuntimeError as error:
+            return self._asked(error, function, *arguments, **none)
+
+    def _asked(
+        self, error: RuntimeError, function: Callable[Concatenate[int, P], R], /, *arguments: P.args, **none: P.kwargs
+    ) -> R:
+        """Makes a call that has failed again if a peer had to be asked first, and raises any other error. Ctrl-C works
+        meanwhile: the question waits on another thread, and the call itself stays on this one."""
+        asked: set[int] = set()
+        while (question := question_of(error)) is not None and question[0] not in asked:
+            asked.add(question[0])
+            self._call_long(self._library.pybind_Ask, *question)
+            try:
+                return function(self._id, *arguments, **none)
+            except RuntimeError as again:
+                error = again
+        raise translate(error) from None
+
     def _call_json(self, function: Callable[Concatenate[int, P], str], /, *arguments: P.args, **none: P.kwargs) -> Any:
         """Calls one that answers in JSON, and returns the parsed answer."""
         return json.loads(self._call(function, *arguments, **none))
+
+    def _call_long_json(
+        self, function: Callable[Concatenate[int, P], str], /, *arguments: P.args, **none: P.kwargs
+    ) -> Any:
+        """Both: one that may take seconds, and answers in JSON."""
+        return json.loads(self._call_long(function, *arguments, **none))
 
     def _register(self, into: list[int], *memory: Any) -> None:
         """Registers memory and appends the region's id to `into`, in one step for the interpreter: no signal handler

@@ -1,5 +1,5 @@
-"""Moves: the calls of an Engine that move bytes. Each returns a Transfer at once, and raises before anything moves when
-an argument is wrong."""
+"""Moves: the calls of an Engine that move bytes. Each returns a Transfer without waiting for its end, and raises before
+anything moves when an argument is wrong. One that names memory which is not known here yet asks the peer first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import _abi, moving
 from .batch import Batch
 from .enums import PRIO_HIGH, IntentType
-from .errors import InvalidArgumentError, translate
+from .errors import InvalidArgumentError, question_of, translate
 from .handle import Handle
 from .moving import READ, WRITE, Begun, Hint, Local, Notify, Remote, Require
 from .region import Region, RegionSlice
@@ -277,7 +277,7 @@ class Moves(Handle):
             raise InvalidArgumentError("notify() needs a segment of this engine, from open()")
         peer._check_open()
         packed = moving.Packed((name, message), trace)
-        batch = self._call(self._library.pybind_Notify, peer._handle, packed.address, 0)
+        batch = self._call_asking(self._library.pybind_Notify, peer._handle, packed.address, 0, False)
         return Transfer(self, batch, 0, (RemoteSlice(peer, 0, 0, 0),))
 
     def _move(
@@ -315,7 +315,7 @@ class Moves(Handle):
             given, note = terms(
                 priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace
             )
-        if not (
+        if (
             type(local) is RegionSlice
             and type(remote) is RemoteSlice
             and not self._closed
@@ -326,22 +326,24 @@ class Moves(Handle):
             and (size := local.size) == remote.size
             and (op == WRITE or not region._memory.read_only)
         ):
-            self._check_open()
-            known = _abi.terms(op) if given is None else filled(op, self._default_priority, given)
-            return Transfer(self, *moving.move(self, 0, known, local, remote, note))
-        try:
-            if given is None:
-                batch = self._library.pybind_Move(
-                    self._id, op, local.address, size, segment._handle, remote.region_id, remote.offset
-                )
+            try:
+                if given is None:
+                    batch = self._library.pybind_Move(
+                        self._id, op, local.address, size, segment._handle, remote.region_id, remote.offset
+                    )
+                else:
+                    words = (local.address, segment._handle, remote.offset, size, remote.region_id)
+                    record = _abi.record(filled(op, self._default_priority, given), *words)
+                    address = 0 if note is None else note.address
+                    batch = self._library.pybind_Start(self._id, 0, record.buffer_info()[0], 1, address)
+            except RuntimeError as error:
+                if question_of(error) is None:
+                    raise translate(error) from None
             else:
-                words = (local.address, segment._handle, remote.offset, size, remote.region_id)
-                record = _abi.record(filled(op, self._default_priority, given), *words)
-                address = 0 if note is None else note.address
-                batch = self._library.pybind_Start(self._id, 0, record.buffer_info()[0], 1, address)
-        except RuntimeError as error:
-            raise translate(error) from None
-        return Transfer(self, batch, size, (local, remote))
+                return Transfer(self, batch, size, (local, remote))
+        self._check_open()  # other operands, or a peer has to be asked first
+        known = _abi.terms(op) if given is None else filled(op, self._default_priority, given)
+        return Transfer(self, *moving.move(self, 0, known, local, remote, note))
 
     def _many(self, form: Form, op: int, given: Given, operands: tuple[Any, ...]) -> Transfer:
         """Ranges or pages."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import _abi, buffers, grid, indexes, quantities
 from ._abi import Terms
 from ._transports import HINTS, TransportType
-from .errors import InvalidArgumentError, InvalidEntryError, translate
+from .errors import InvalidArgumentError, InvalidEntryError
 from .region import Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
 
@@ -141,10 +141,11 @@ def move(engine: Handle, builder: int, terms: Terms, local: Any, remote: Any, no
         raise InvalidArgumentError(f"the operands differ in size: local {local.size} bytes, remote {size}")
     record = _abi.record(terms, local.address, segment, offset, size, region)
     note = 0 if notify is None else notify.address
-    try:  # as engine._call() does, without its cost
-        answer = engine._library.pybind_Start(engine._id, builder, record.buffer_info()[0], 1, note)
+    address = record.buffer_info()[0]
+    try:  # as engine._call_asking() does, without its cost
+        answer = engine._library.pybind_Start(engine._id, builder, address, 1, note)
     except RuntimeError as error:
-        raise translate(error) from None
+        answer = engine._asked(error, engine._library.pybind_Start, builder, address, 1, note)
     return answer, size, (local, remote)
 
 
@@ -165,7 +166,7 @@ def pages(
         raise InvalidArgumentError(f"src has {here.n} indexes and dst {there.n}")
     note = 0 if notify is None else notify.address
     block = _abi.pages_block(terms, builder, local_grid._id, remote_grid._id, here.n, here.words(), there.words(), note)
-    answer = engine._call(engine._library.pybind_Pages, block.buffer_info()[0])
+    answer = engine._call_asking(engine._library.pybind_Pages, block.buffer_info()[0])
     return answer, -1, (local, local_grid, remote, remote_grid)
 
 
@@ -243,7 +244,7 @@ def ranges(
         lengths=sizes.words(),
         note=0 if notify is None else notify.address,
     )
-    answer = engine._call(engine._library.pybind_Ranges, block.buffer_info()[0])
+    answer = engine._call_asking(engine._library.pybind_Ranges, block.buffer_info()[0])
     return answer, -1, (own, remote)
 
 

@@ -213,7 +213,7 @@ class Segment:
         A move lies inside one of them; pages(lease, page_bytes) moves those of all.
         """
         self._check_open()
-        fields = self._engine._call_json(
+        fields = self._engine._call_long_json(
             self._engine._library.pybind_FindLease, self._handle, text_of(token, "token"), _native.milliseconds(timeout)
         )
         return RemoteRegion(self, fields)
@@ -300,7 +300,8 @@ class Segment:
 
     def _load(self, refresh: bool) -> None:
         self._check_open()
-        fields = self._engine._call_json(self._engine._library.pybind_Segment, self._handle, refresh)
+        call = self._engine._call_long_json if refresh else self._engine._call_json
+        fields = call(self._engine._library.pybind_Segment, self._handle, refresh)
         self.address = fields["address"]
         self.name = fields["name"]
         self.machine_id = fields["machine_id"]

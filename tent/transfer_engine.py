@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import _native, buffers, files, moving, packing
 from .engine import OPEN_TIMEOUT, Engine, permission_of
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
-from .errors import InvalidArgumentError, transfer_error, translate
+from .errors import InvalidArgumentError, transfer_error
 from .local_memory import LocalMemory
 from .page import CELL_WORDS, COMPLETED, PENDING
 from .quantities import limit_of, text_of
@@ -150,7 +150,7 @@ class TransferEngine:
 
     def get_segment_info(self, handle: int) -> SegmentInfo:
         """Asks the peer for its regions."""
-        fields = self.engine._call_json(self.engine._library.pybind_Segment, _segment(handle, "handle"), True)
+        fields = self.engine._call_long_json(self.engine._library.pybind_Segment, _segment(handle, "handle"), True)
         found = [SegmentInfoBuffer(r["address"], r["size"], r["location"]) for r in fields["regions"] or ()]
         return SegmentInfo(SegmentInfoType.File if fields["file"] else SegmentInfoType.Memory, found)
 
@@ -279,14 +279,14 @@ class TransferEngine:
         if traces:
             trace = packing.agreed(trace, traces)
         engine = self.engine
-        try:
-            if notification is None and not trace:
-                engine._library.pybind_Submit(engine._id, batch_id, address, n, 0)
-            else:
-                note = moving.Packed(notification and (notification.name, notification.data), trace)
-                engine._library.pybind_Submit(engine._id, batch_id, address, n, note.address)
+        note, at = None, 0
+        if notification is not None or trace:
+            note = moving.Packed(notification and (notification.name, notification.data), trace)
+            at = note.address
+        try:  # as engine._call_asking() does, without its cost
+            engine._library.pybind_Submit(engine._id, batch_id, address, n, at, False)
         except RuntimeError as error:
-            raise translate(error) from None
+            engine._asked(error, engine._library.pybind_Submit, batch_id, address, n, at, False)
 
     def submit_transfer_notif(
         self,
@@ -413,8 +413,8 @@ class TransferEngine:
         if not isinstance(notification, Notification):
             raise InvalidArgumentError(f"notification is {notification!r}: it must be a tent.Notification")
         packed = moving.Packed((notification.name, notification.data), notification.trace)
-        batch = self.engine._call(
-            self.engine._library.pybind_Notify, _segment(target_id, "target_id"), packed.address, 0
+        batch = self.engine._call_asking(
+            self.engine._library.pybind_Notify, _segment(target_id, "target_id"), packed.address, 0, False
         )
         try:
             status = self.wait(batch)

@@ -65,6 +65,8 @@ type Call struct {
 	note    *note
 	trace   string // the caller's name for the transfer
 
+	asksNobody bool // see AskNobody
+
 	slices []*transport.Slice // for transports that carry out the call at once
 
 	// The region that resolve found last, and its peer: neighbours usually lie in one. It need not be that of the plan.
@@ -112,6 +114,10 @@ func (c *Call) With(t Terms) error {
 	c.terms = t
 	return nil
 }
+
+// AskNobody makes every Add fail that would have to ask a peer, with an error that wraps Unasked. A caller that cannot
+// wait there asks by Ask where it can, and puts the call together again.
+func (c *Call) AskNobody() { c.asksNobody = true }
 
 // AddRange adds one range of bytes. A failed Add leaves the call as it was.
 func (c *Call) AddRange(source uintptr, to Remote, length uint64) error {

@@ -109,3 +109,54 @@ func (p *peer) refreshBy(deadline clock.Time) error {
 	defer cancel()
 	return p.refresh(ctx)
 }
+
+// Unasked is wrapped by the error of a call that asks nobody and would have had to. Ask with these arguments asks the
+// peer. If the call fails the same way behind that, its error is the answer.
+type Unasked struct {
+	Segment  SegmentID
+	Deadline clock.Time
+}
+
+func (u *Unasked) Error() string { return "the peer was not asked" }
+
+func unasked(id SegmentID, deadline clock.Time, err *errs.Error) *errs.Error {
+	err.Err = &Unasked{id, deadline}
+	return err
+}
+
+// Asked returns an error that wraps Unasked if the engine has not spoken to the peer of a segment yet.
+func (e *Engine) Asked(id SegmentID, deadline clock.Time) error {
+	h, failure := e.segments.get(id)
+	if failure != nil {
+		return failure
+	}
+	if h.peer.ready.Load() || h.peer.isHere() {
+		return nil
+	}
+	return unspoken(id, deadline)
+}
+
+func unspoken(id SegmentID, deadline clock.Time) *errs.Error {
+	return unasked(id, deadline, errs.New(errs.PeerUnreachable, "submit", "the peer was not asked for its regions yet"))
+}
+
+// isHere reports whether nobody else has to answer for the peer: it is this engine, or a file.
+func (p *peer) isHere() bool { return p.identity.Self || p.file != nil }
+
+// Ask asks the peer of a segment for the regions that it offers now, until the deadline at most.
+func (e *Engine) Ask(id SegmentID, deadline clock.Time) error {
+	if err := e.usable(); err != nil {
+		return err
+	}
+	h, failure := e.segments.get(id)
+	if failure != nil {
+		return failure
+	}
+	if cause := h.peer.gone.Load(); cause != nil {
+		return cause
+	}
+	if err := h.peer.refreshBy(deadline); err != nil {
+		return err
+	}
+	return h.peer.joinBy(deadline)
+}

@@ -93,8 +93,13 @@ func (c *Call) reach(t *Terms, local *region, at Remote, size, length uint64) (o
 		return 0, err
 	}
 	err = c.bind(t, p, local, remote, length)
-	if err == nil || err.Code != errs.NoRoute || !c.byAddress || p.refreshBy(t.Due()) != nil {
+	switch {
+	case err == nil || err.Code != errs.NoRoute || !c.byAddress:
 		return offset, err
+	case c.asksNobody && !p.isHere():
+		return 0, unasked(at.Segment, t.Due(), err)
+	case p.refreshBy(t.Due()) != nil:
+		return 0, err
 	}
 	c.found = nil
 	if _, now, offset, failure := c.resolve(t.Due(), at, size); failure == nil && now != remote {
@@ -103,8 +108,8 @@ func (c *Call) reach(t *Terms, local *region, at Remote, size, length uint64) (o
 	return 0, err
 }
 
-// resolve returns the remote region and the offset in it. It asks a peer that the engine has not spoken to yet, until
-// the deadline of the request at most.
+// resolve returns the remote region and the offset in it. It asks a peer that the engine has not spoken to yet, or that
+// is not known to offer the region, until the deadline of the request at most.
 func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *remoteRegion, uint64, *errs.Error) {
 	h, err := c.engine.segments.get(at.Segment)
 	if err != nil {
@@ -114,7 +119,11 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 	if cause := p.gone.Load(); cause != nil {
 		return nil, nil, 0, cause
 	}
+	asks := !c.asksNobody || p.isHere()
 	if !p.ready.Load() {
+		if !asks {
+			return nil, nil, 0, unspoken(at.Segment, deadline)
+		}
 		if err := p.joinBy(deadline); err != nil {
 			return nil, nil, 0, errs.From("submit", err)
 		}
@@ -128,7 +137,10 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 		remote := c.found
 		if remote == nil || c.foundAt != p || remote.Lease != 0 || at.Offset < remote.Addr ||
 			!mem.Contains(remote.Size, at.Offset-remote.Addr, length) {
-			if remote, err = p.at(deadline, at.Offset, length); err != nil {
+			if remote, err = p.at(deadline, asks, at.Offset, length); err != nil && !asks {
+				err = unasked(at.Segment, deadline, err)
+			}
+			if err != nil {
 				return nil, nil, 0, err
 			}
 			c.found, c.foundAt = remote, p
@@ -137,7 +149,10 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 	}
 	remote := c.found
 	if remote == nil || c.foundAt != p || remote.ID != id {
-		if remote, err = p.region(deadline, id); err != nil {
+		if remote, err = p.region(deadline, asks, id); err != nil && !asks {
+			err = unasked(at.Segment, deadline, err)
+		}
+		if err != nil {
 			return nil, nil, 0, err
 		}
 		c.found, c.foundAt = remote, p

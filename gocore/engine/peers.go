@@ -262,15 +262,16 @@ func (t *remoteTable) find(addr, length uint64) *remoteRegion {
 	return nil
 }
 
-// region looks a remote region up by id, asking the peer once if it is not known, until the deadline at most.
-func (p *peer) region(deadline clock.Time, id mem.RegionID) (*remoteRegion, *errs.Error) {
+// region looks a remote region up by id. If it is not known and asks is true, it asks the peer once, until the deadline
+// at most.
+func (p *peer) region(deadline clock.Time, asks bool, id mem.RegionID) (*remoteRegion, *errs.Error) {
 	for try := range 2 {
 		if t := p.regions.Load(); t != nil {
 			if r := t.byID[id]; r != nil {
 				return r, nil
 			}
 		}
-		if try == 0 {
+		if try == 0 && asks {
 			if err := p.refreshBy(deadline); err != nil {
 				return nil, errs.From("segment", err)
 			}
@@ -280,16 +281,15 @@ func (p *peer) region(deadline clock.Time, id mem.RegionID) (*remoteRegion, *err
 		p.identity.Address)
 }
 
-// at looks a remote region up by address, asking the peer once if none is known there, until the deadline at most.
-// Leases have no address.
-func (p *peer) at(deadline clock.Time, addr, length uint64) (*remoteRegion, *errs.Error) {
+// at looks a remote region up by address, and asks as region does. Leases have no address.
+func (p *peer) at(deadline clock.Time, asks bool, addr, length uint64) (*remoteRegion, *errs.Error) {
 	for try := range 2 {
 		if t := p.regions.Load(); t != nil {
 			if r := t.find(addr, length); r != nil {
 				return r, nil
 			}
 		}
-		if try == 0 {
+		if try == 0 && asks {
 			if err := p.refreshBy(deadline); err != nil {
 				return nil, errs.From("segment", err)
 			}

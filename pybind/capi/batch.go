@@ -106,7 +106,7 @@ func submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_req
 		pins.Pin(told)
 	}
 	_, err := pybind.Submit(number(engine), uint64(batch), address(unsafe.Pointer(&records[0])), int64(count),
-		address(unsafe.Pointer(told)))
+		address(unsafe.Pointer(told)), true)
 	return done(err)
 }
 

@@ -46,7 +46,7 @@ func send(engine C.tent_engine_t, handle C.tent_segment_id_t, told *request.Pack
 	id := number(engine)
 	var pins runtime.Pinner // pybind takes an address as a number: the memory there must not move
 	pins.Pin(told)
-	batch, err := pybind.Notify(id, int64(handle), address(unsafe.Pointer(told)), 0)
+	batch, err := pybind.Notify(id, int64(handle), address(unsafe.Pointer(told)), 0, true)
 	pins.Unpin()
 	if err != nil {
 		return failed(err)

@@ -124,3 +124,41 @@ func TestACallWithoutShapesIsRefused(t *testing.T) {
 	_, err = e.Begin(engine.Terms{Integrity: 2})
 	require.ErrorContains(t, err, "integrity is 2")
 }
+
+// A call that asks nobody fails at once where a peer would have to answer. Behind Ask the same call succeeds, or its
+// error is the answer.
+func TestACallThatAsksNobodyLeavesTheQuestionToItsCaller(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w world) {
+		here, there := w.open(t, nil), w.open(t, nil)
+		own, theirs, late := memory(t, 4096), newGuarded(t, 4096), newGuarded(t, 4096)
+		offer(t, here, own, "")
+		offer(t, there, theirs.bytes, "kv")
+		blob, err := there.Export(nil)
+		require.NoError(t, err)
+		to, err := here.OpenBlob(blob)
+		require.NoError(t, err)
+		add := func(at uint64) error {
+			c, err := here.Begin(engine.Terms{Op: transport.Write})
+			require.NoError(t, err)
+			defer c.Discard()
+			c.AskNobody()
+			return c.AddRecords([]request.Record{record(address(own), to, at, 8)})
+		}
+		var question *engine.Unasked
+		require.ErrorAs(t, add(uint64(address(theirs.bytes))), &question, "a blob was not used yet")
+		require.NoError(t, here.Ask(question.Segment, question.Deadline))
+		require.NoError(t, add(uint64(address(theirs.bytes))))
+		require.ErrorAs(t, add(uint64(address(late.bytes))), &question)
+		require.NoError(t, here.Ask(question.Segment, question.Deadline))
+		require.ErrorContains(t, add(uint64(address(late.bytes))), "[0]: 8 bytes")
+		offer(t, there, late.bytes, "late")
+		require.NoError(t, here.Ask(question.Segment, question.Deadline))
+		require.NoError(t, add(uint64(address(late.bytes))))
+		self := record(address(own), engine.Local, uint64(address(own)), 8)
+		c, err := here.Begin(engine.Terms{})
+		require.NoError(t, err)
+		defer c.Discard()
+		c.AskNobody()
+		require.NoError(t, c.AddRecords([]request.Record{self}), "own memory needs no question")
+	})
+}
