@@ -195,22 +195,24 @@ func (p *peer) reach(port *port) error {
 	return nil
 }
 
-// unreachable is the error of a peer that no transport can reach: a reason for each that is open. Nil if one may.
+// unreachable is the error of a peer that no transport can reach: a reason for each, for those that are not open behind
+// the others. Nil if one may.
 func (p *peer) unreachable() error {
 	e := p.engine
-	var reasons []string
+	var reasons, closed []string
 	for i, a := range *p.links.Load() {
-		if e.infos[i].Delegates {
-			continue // orders carry no bytes
-		}
-		if a.id != 0 {
+		switch why := e.ports[i].name + ": " + a.why; {
+		case e.infos[i].Delegates: // orders carry no bytes
+		case a.id != 0:
 			return nil
-		}
-		if e.ports[i].transport != nil && p.misfit(&e.infos[i]) == "" {
-			reasons = append(reasons, e.ports[i].name+": "+a.why)
+		case e.ports[i].transport == nil:
+			closed = append(closed, why)
+		case p.misfit(&e.infos[i]) == "":
+			reasons = append(reasons, why)
 		}
 	}
-	return errs.New(errs.NoRoute, "open", "no transport can carry bytes to this peer: %s", strings.Join(reasons, "; ")).
+	return errs.New(errs.NoRoute, "open", "no transport can carry bytes to this peer: %s",
+		strings.Join(append(reasons, closed...), "; ")).
 		WithScope(errs.ScopeLink, errs.SidePath).WithPeer(p.identity.Address, "", "")
 }
 

@@ -53,6 +53,17 @@ def test_peers_talk_over_any_transport_that_both_have(
         assert "peer_gone" not in [event.kind for event in events.drain()]
 
 
+def test_open_names_the_settings_that_leave_no_way(engines: Open) -> None:
+    owner = engines(transports={"shm": {"enable": False}})
+    engine = engines(transports={"shm": {"enable": False}, "tcp": {"enable": False}})
+    with pytest.raises(tent.PeerUnreachableError, match=r"bytes to this peer: .*tcp: transports/tcp/enable is false"):
+        engine.open(owner.address)
+    half = engines(transports={"tcp": {"enable": False}})
+    words = r"bytes to this peer: shm: the peer has it switched off, .*tcp: transports/tcp/enable is false"
+    with pytest.raises(tent.PeerUnreachableError, match=words):
+        half.open(owner.address)
+
+
 def test_a_text_from_outside_opens_only_other_engines(engines: Open, tmp_path: Any) -> None:
     engine, other = engines(), engines()
     secret = tmp_path / "secret"
