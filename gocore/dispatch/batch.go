@@ -113,7 +113,11 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 		return 0, errs.New(errs.TooManyRequests, "submit", "%d tasks do not fit: the batch holds %d of %d",
 			len(specs), len(b.tasks)+b.reserved, b.capacity).WithHint("allocate a larger batch")
 	}
-	if c.pending+requests(specs) > c.options.Pending {
+	switch n := requests(specs); {
+	case n > c.options.Pending:
+		return 0, errs.New(errs.TooManyRequests, "submit",
+			"%d requests in one call, each page counted, are more than max_pending_requests %d", n, c.options.Pending)
+	case c.pending+n > c.options.Pending:
 		return 0, errs.New(errs.TooManyRequests, "submit", "%d requests are pending", c.pending).
 			WithHint("wait for some to end, or raise max_pending_requests")
 	}

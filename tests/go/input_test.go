@@ -112,6 +112,22 @@ func TestABatchIsTakenWholeOrNotAtAll(t *testing.T) {
 			N:          17, LocalOffsets: engine.IndexesOf(offsets), RemoteOffsets: engine.IndexesOf(offsets),
 			Bytes: engine.IndexesOf(lengths)}, nil)
 		require.Equal(t, errs.TooManyRequests, errs.CodeOf(err), "%v", err)
+
+		layout := engine.Layout{PageBytes: 64}
+		mine, _, err := here.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: address(own), Size: 4096}}, layout)
+		require.NoError(t, err)
+		other, _, err := here.NewGrid(r.Remote.Segment, []engine.GridRegion{{Size: 4096}}, layout)
+		require.NoError(t, err)
+		pages := engine.Pages{Local: mine, Remote: other, N: 17, Src: engine.IndexesOf(offsets),
+			Dst: engine.IndexesOf(offsets)}
+		_, err = here.Pages(r.Terms, &pages, nil)
+		require.Equal(t, errs.TooManyRequests, errs.CodeOf(err), "%v", err)
+		require.ErrorContains(t, err, "17 requests in one call")
+		require.NotContains(t, err.Error(), "wait", "no wait makes room for so many")
+		pages.N = 16
+		id, err := here.Pages(r.Terms, &pages, nil)
+		require.NoError(t, err)
+		require.EqualValues(t, 16*64, ended(t, here, id).Bytes)
 	})
 }
 
