@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from .errors import TentError, translate
+from .errors import TentError
 
 if TYPE_CHECKING:
     from ._gotent import Library
@@ -294,4 +294,4 @@ def _guarded(function: Callable[..., object], *arguments: Any) -> None:
     try:
         function(*arguments)
     except BaseException as error:
-        logger.error("exception in a callback of tent: %r", translate(error), exc_info=True)
+        logger.error("exception in a callback of tent: %r", error, exc_info=True)
