@@ -81,10 +81,11 @@ func (t *base) memoryGone(it *item) *errs.Error {
 	return e
 }
 
-// shrunk is the error of a READ that met the end of the file.
+// shrunk is the error of a READ that met the end of the file. Slices of one READ meet it in any order: the end may lie
+// before this one.
 func (t *base) shrunk(it *item, offset uint64) *errs.Error {
 	e := errs.New(errs.AddressNotRegistered, t.name+".read",
-		"%s: the file ends at offset %d, it had %d bytes when it was opened",
+		"%s: the file ends at or before offset %d, it had %d bytes when it was opened",
 		it.span(offset), offset, it.file.Size)
 	e.Transport = t.name
 	return e.WithScope(errs.ScopeSlice, errs.SideRemote)

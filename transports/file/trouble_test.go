@@ -223,7 +223,7 @@ func TestAFileThatWasCutShortFailsItsReadsWithTheOffset(t *testing.T) {
 			err := r.fails(o.slice(transport.Read, m, 0, offset, 65536))
 			require.Equal(t, errs.AddressNotRegistered, err.Code, "%v", err)
 			require.True(t, err.Permanent())
-			require.ErrorContains(t, err, fmt.Sprintf("at offset %d of %s: the file ends at offset", offset,
+			require.ErrorContains(t, err, fmt.Sprintf("at offset %d of %s: the file ends at or before offset", offset,
 				o.file.Path))
 		}
 		r.must(o.slice(transport.Read, m, 0, 0, 100_000))

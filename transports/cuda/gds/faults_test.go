@@ -112,7 +112,7 @@ func TestAFileThatEndsEarlierIsAFact(t *testing.T) {
 		require.NoError(t, os.Truncate(card.Path, size/2))
 		err := r.conn.One(t, r.slice(transport.Read, size/4, size/2))
 		require.Equal(t, errs.AddressNotRegistered, err.Code)
-		require.ErrorContains(t, err, "the file ends at offset 524288")
+		require.ErrorContains(t, err, "the file ends at or before offset 524288")
 		require.NoError(t, os.Truncate(card.Path, size))
 	})
 }
