@@ -241,6 +241,11 @@ func go_wait(engine C.tent_engine_t, batch C.tent_batch_id_t, timeoutMs C.int64_
 	if err != nil {
 		return failed(err)
 	}
+	if state == int64(C.STATUS_INVALID) { // an unknown batch has this state, and no summary
+		if _, err := summed(number(engine), batch); err != nil {
+			return failed(err)
+		}
+	}
 	if status != nil && go_overall_status(engine, batch, status) < 0 {
 		return -1
 	}

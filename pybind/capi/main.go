@@ -28,13 +28,10 @@ func main() {}
 
 // failed keeps the error of this thread and returns -1.
 func failed(err error) C.int {
-	var e struct{ Code, Message, Hint string }
+	var e struct{ Code, Message string } // the message has its hint
 	text := err.Error()
 	if json.Unmarshal([]byte(text), &e) == nil && e.Message != "" {
 		text = e.Code + ": " + e.Message
-		if e.Hint != "" {
-			text += " (" + e.Hint + ")"
-		}
 	}
 	C.tent_set_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
 	return -1
