@@ -14,6 +14,7 @@ import sys
 from typing import Any, NamedTuple
 
 from .errors import InvalidArgumentError
+from .quantities import integer_of
 
 
 class Buffer(NamedTuple):
@@ -69,10 +70,9 @@ def _checked(address: int, size: int, read_only: bool, location: str, owner: obj
 
 
 def _from_pair(pair: tuple[Any, ...]) -> Buffer:
-    try:
-        address, size = map(operator.index, pair)  # also of NumPy's integers
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(f"a tuple must be (address, size), two integers, not {pair!r}") from None
+    address, size = map(integer_of, pair) if len(pair) == 2 else (None, None)
+    if address is None or size is None:
+        raise InvalidArgumentError(f"a tuple must be (address, size), two integers, not {pair!r}")
     return _checked(address, size, False, "*", pair)
 
 

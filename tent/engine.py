@@ -162,7 +162,12 @@ class Engine(Moves, Admission):
         if location == "*":
             location = found.location
         allowed = self._permission(permission, bool(name), found.read_only)
-        arguments = text_of(name, "name"), text_of(location, "location"), allowed, identities("peers", peers)
+        arguments = (
+            text_of(name, "name"),
+            text_of(location, "location", needed=True),
+            allowed,
+            identities("peers", peers),
+        )
         memory = Memory(found.address, found.size, found.read_only, found.owner)
         with self._registering(memory) as ids:
             self._register(ids, found.address, found.size, found.read_only, bool(growable), *arguments)
@@ -200,7 +205,7 @@ class Engine(Moves, Admission):
         allowed = self._permission(permission, bool(name), False)
         given = identities("peers", peers)
         pages = bool(prefault), bool(hugepages)
-        texts = text_of(name, "name"), text_of(location, "location")
+        texts = text_of(name, "name"), text_of(location, "location", needed=True)
 
         def take(made: dict[str, Any]) -> tuple[int, Memory, str]:
             memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, made["id"]))

@@ -45,7 +45,7 @@ class LocalMemory:
             self._remember((made["address"], made["size"]), _Owned(made["id"], True))
             return made["address"]
 
-        wanted = size, "", text_of(location, "location"), permission, False, False, ""
+        wanted = size, "", text_of(location, "location", needed=True), permission, False, False, ""
         with self._engine._allocating(take, self.free, *wanted) as address:
             return address
 
@@ -59,7 +59,7 @@ class LocalMemory:
 
     def register(self, key: Range, location: str, permission: int, made: list[Range]) -> None:
         """Registers a range and appends it to `made`, unless it is registered already."""
-        where = text_of(location, "location")
+        where = text_of(location, "location", needed=True)
         ids: list[int] = []
         with self._alone(key):
             if key in self._owned:

@@ -11,6 +11,7 @@ table that holds both readers to the same answers.
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
@@ -32,11 +33,7 @@ def bytes_of(value: Any, what: str, least: int = 0, most: int = _MOST - 1) -> in
     """The number of bytes that a size means, from `least` to `most`. An InvalidArgumentError has its name first."""
     if type(value) is int and least <= value <= most:
         return value
-    n: int | None = None
-    if isinstance(value, str):
-        n = _whole(value.lower(), _SIZES)
-    elif not isinstance(value, bool) and hasattr(type(value), "__index__"):
-        n = value.__index__()
+    n = _whole(value.lower(), _SIZES) if isinstance(value, str) else integer_of(value)
     if n is None or not least <= n <= most:
         at_least = f", at least {least}" if least else ""
         at_most = f", at most {most}" if n is not None and n > most else ""
@@ -46,9 +43,19 @@ def bytes_of(value: Any, what: str, least: int = 0, most: int = _MOST - 1) -> in
     return n
 
 
-def text_of(value: Any, what: str) -> str:
-    """A text that the engine can read, "" for None: a name, a place, an address."""
-    if value is None:
+def integer_of(value: Any) -> int | None:
+    """The integer that a value means, also one of NumPy; None for every other value, and for True and False."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def text_of(value: Any, what: str, needed: bool = False) -> str:
+    """A text that the engine can read: a name, a place, an address. None is "", unless a text is needed."""
+    if value is None and not needed:
         return ""
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{what} is {value!r}: it must be a str")

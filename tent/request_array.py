@@ -9,6 +9,7 @@ from typing import Any
 
 from . import _abi
 from .errors import InvalidArgumentError
+from .quantities import integer_of
 
 
 class Column:
@@ -64,9 +65,10 @@ class RequestArray(_abi.Columns):
     __slots__ = ("_address", "_n", "_words")
 
     def __init__(self, n: int) -> None:
-        if not isinstance(n, int) or n < 1:
+        count = integer_of(n)
+        if count is None or count < 1:
             raise InvalidArgumentError(f"RequestArray({n!r}): at least one request is needed")
-        self._hold(array("Q", bytes(8 * _abi.RECORD_WORDS)) * n)
+        self._hold(array("Q", bytes(8 * _abi.RECORD_WORDS)) * count)
 
     def _hold(self, words: array[int]) -> None:
         self._n = len(words) // _abi.RECORD_WORDS

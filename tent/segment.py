@@ -13,7 +13,7 @@ from .enums import Permission
 from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError
 from .grid import Grid, shape
 from .indexes import Integers, Ranges
-from .quantities import text_of
+from .quantities import integer_of, text_of
 from .region import byte_range
 
 if TYPE_CHECKING:
@@ -191,11 +191,11 @@ class Segment:
         """Bytes at an address of the peer; whether they are registered is checked by their owner."""
         if self.path is not None:
             raise InvalidArgumentError(f"{self.address} is a file and has no addresses", hint="slice it: file[0:4096]")
-        integers = isinstance(address, int) and isinstance(size, int)
-        if not (integers and 0 < address < 1 << 64 and 0 < size <= (1 << 64) - address):
-            at = hex(address) if integers else repr(address)
-            raise InvalidArgumentError(f"memory({at}, {size!r}) is not a range of an address space")
-        return RemoteSlice(self, 0, address, size)
+        at, n = integer_of(address), integer_of(size)
+        if at is None or n is None or not (0 < at < 1 << 64 and 0 < n <= (1 << 64) - at):
+            first = repr(address) if at is None else hex(at)
+            raise InvalidArgumentError(f"memory({first}, {size!r}) is not a range of an address space")
+        return RemoteSlice(self, 0, at, n)
 
     def lease(self, token: str, timeout: float | str = 10) -> RemoteRegion:
         """Returns the lease of this peer that a token names: a part of a region, from Region.share() there.
@@ -214,7 +214,10 @@ class Segment:
         """
         self._check_open()
         fields = self._engine._call_long_json(
-            self._engine._library.pybind_FindLease, self._handle, text_of(token, "token"), _native.milliseconds(timeout)
+            self._engine._library.pybind_FindLease,
+            self._handle,
+            text_of(token, "token", needed=True),
+            _native.milliseconds(timeout),
         )
         return RemoteRegion(self, fields)
 

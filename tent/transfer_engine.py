@@ -17,7 +17,7 @@ from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLoc
 from .errors import InvalidArgumentError, transfer_error
 from .local_memory import LocalMemory
 from .page import CELL_WORDS, COMPLETED, PENDING
-from .quantities import limit_of, text_of
+from .quantities import integer_of, limit_of, text_of
 from .records import (
     BatchGuard,
     MemoryGuard,
@@ -141,7 +141,7 @@ class TransferEngine:
         elif "\0" in path:
             raise InvalidArgumentError(f"{name!r} holds a zero byte")
         return self.engine._call_long(
-            self.engine._library.pybind_OpenSegment, text_of(name, "name"), wanted, False, False, 10_000
+            self.engine._library.pybind_OpenSegment, text_of(name, "name", needed=True), wanted, False, False, 10_000
         )
 
     def close_segment(self, handle: int) -> None:
@@ -170,6 +170,7 @@ class TransferEngine:
 
     def allocate_local_memory_ex(self, size: int, options: MemoryOptions) -> int:
         """The same with options."""
+        options = _options(options)
         return self._memory.allocate(_u64(size, "size"), options.location, permission_of(options.perm))
 
     def free_local_memory(self, address: int) -> None:
@@ -193,7 +194,7 @@ class TransferEngine:
 
     def register_local_memory_ex(self, address: int, size: int, options: MemoryOptions) -> None:
         """The same with options."""
-        self._register(address, size, options, [])
+        self._register(address, size, _options(options), [])
 
     def _register(self, address: int, size: int, options: MemoryOptions, made: list[tuple[int, int]]) -> None:
         key = _u64(address, "address"), _u64(size, "size")
@@ -211,6 +212,7 @@ class TransferEngine:
         """The same with options."""
         if len(addresses) != len(sizes):
             raise InvalidArgumentError(f"{len(addresses)} addresses and {len(sizes)} sizes")
+        options = _options(options)
         made: list[tuple[int, int]] = []
         try:
             for address, size in zip(addresses, sizes):
@@ -223,7 +225,7 @@ class TransferEngine:
     def unregister_local_memory(self, address: int, size: int = 0) -> None:
         """Ends the access of peers; returns when they cannot touch it any more. Size 0 goes by address alone. After the
         builtin TimeoutError the memory is still in use: call again."""
-        self._memory.unregister(_u64(address, "address"), size)
+        self._memory.unregister(_u64(address, "address"), _u64(size, "size"))
 
     def unregister_local_memory_batch(self, addresses: Sequence[int], sizes: Sequence[int] = ()) -> None:
         """Several ranges; none if one of them is unknown. After the builtin TimeoutError those that are back are
@@ -231,15 +233,16 @@ class TransferEngine:
         if sizes and len(addresses) != len(sizes):
             raise InvalidArgumentError(f"{len(addresses)} addresses and {len(sizes)} sizes")
         pairs = zip(addresses, sizes or repeat(0))
-        self._memory.unregister_all((_u64(address, "address"), size) for address, size in pairs)
+        self._memory.unregister_all((_u64(address, "address"), _u64(size, "size")) for address, size in pairs)
 
     # Batches
 
     def allocate_transfer_batch(self, capacity: int) -> int:
         """The id of a new batch for up to `capacity` requests."""
-        if not isinstance(capacity, int) or not 0 < capacity < 1 << 31:
+        n = integer_of(capacity)
+        if n is None or not 0 < n < 1 << 31:
             raise InvalidArgumentError(f"capacity is {capacity!r}: it must be from 1 to 2^31 - 1")
-        return self.engine._call(self.engine._library.pybind_NewBatch, capacity)
+        return self.engine._call(self.engine._library.pybind_NewBatch, n)
 
     def free_transfer_batch(self, batch_id: int) -> None:
         """Gives the id up; it is invalid from now on. Transfers under way go on."""
@@ -457,20 +460,29 @@ def _state(value: Any) -> TransferStatusEnum:
     return TransferStatusEnum[value] if isinstance(value, str) else TransferStatusEnum(value)
 
 
+def _options(value: MemoryOptions) -> MemoryOptions:
+    if not isinstance(value, MemoryOptions):
+        raise InvalidArgumentError(f"options is {value!r}: it must be a tent.MemoryOptions")
+    return value
+
+
 def _u64(value: int, what: str) -> int:
     """The border to Go does not check the range of 64-bit integers; this does."""
-    if not isinstance(value, int) or not 0 <= value < 1 << 64:
+    n = integer_of(value)
+    if n is None or not 0 <= n < 1 << 64:
         raise InvalidArgumentError(f"{what} is {value!r}: it must be an integer of 64 bits, not negative")
-    return value
+    return n
 
 
 def _segment(value: int, what: str) -> int:
-    if not isinstance(value, int) or not 0 <= value < 1 << 63:
+    n = integer_of(value)
+    if n is None or not 0 <= n < 1 << 63:
         raise InvalidArgumentError(f"{what} is {value!r}: it must be the handle of a segment")
-    return value
+    return n
 
 
 def _task(value: int) -> int:
-    if not isinstance(value, int) or not 0 <= value < 1 << 31:
+    n = integer_of(value)
+    if n is None or not 0 <= n < 1 << 31:
         raise InvalidArgumentError(f"task_id is {value!r}: it must be the index of a request")
-    return value
+    return n

@@ -357,6 +357,15 @@ def test_a_text_that_is_none_is_named(
     both.check()
 
 
+@pytest.mark.parametrize(("named", "call"), [entry for entry in TEXTS if entry[0] in ("location", "token")])
+def test_a_text_that_is_needed_is_not_none(
+    pair: Callable[..., Pair], named: str, call: Callable[[Pair, Any], object]
+) -> None:
+    both = pair(4096)
+    with pytest.raises(INVALID, match=f"{named} is None: "):
+        call(both, None)
+
+
 def test_nobody_is_a_wanted_identity(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     with pytest.raises(tent.PermissionDeniedError, match="wanted was nobody"):
@@ -371,29 +380,6 @@ def test_a_text_of_a_move_that_utf8_cannot_write(pair: Callable[..., Pair], name
     with pytest.raises(INVALID):
         both.near.write(both.local, both.remote, **{named: text})
     both.check()
-
-
-@pytest.mark.interpreter
-def test_a_number_that_is_none_is_refused_before_the_border(engine: tent.Engine) -> None:
-    region, own = engine.allocate(4096, name="a"), engine.open("")
-    for wrong in (
-        lambda: own.memory(1.5, 64),
-        lambda: own.memory("a", 64),
-        lambda: own.memory(4096, None),
-        lambda: region.remap(0.0),
-        lambda: region.remap("8KiB"),
-        lambda: region.remap(0, "x"),
-        lambda: engine.write(region[0:64], own["a"][64:128], timeout=10**400),
-    ):
-        with pytest.raises(tent.InvalidArgumentError):
-            wrong()
-    region.close()
-    with tent.TransferEngine() as te:
-        for handle in (1 << 63, (1 << 64) - 1, -1, "0"):
-            with pytest.raises(tent.InvalidArgumentError, match="handle of a segment"):
-                te.close_segment(handle)
-        with pytest.raises(tent.InvalidArgumentError, match="permission is 7"):
-            te.register_local_memory(4096, 4096, 7)
 
 
 def test_handles_cannot_be_pickled_or_copied(pair: Callable[..., Pair]) -> None:
