@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .grid import Grid
     from .handle import Handle
     from .indexes import Integers
-    from .region import Region
-    from .segment import RemoteRegion, Segment
 
 
 class Batch:
@@ -87,9 +85,9 @@ class Batch:
 
     def write_pages(
         self,
-        pages: Region | Grid,
+        pages: Local | Grid,
         src: Integers,
-        remote_pages: RemoteRegion | Segment | Region | Grid,
+        remote_pages: Remote | Grid,
         dst: Integers,
         *,
         page_bytes: int | str | None = None,
@@ -99,9 +97,9 @@ class Batch:
 
     def read_pages(
         self,
-        pages: Region | Grid,
+        pages: Local | Grid,
         src: Integers,
-        remote_pages: RemoteRegion | Segment | Region | Grid,
+        remote_pages: Remote | Grid,
         dst: Integers,
         *,
         page_bytes: int | str | None = None,

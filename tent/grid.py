@@ -99,7 +99,9 @@ class Grid:
             self.close()
 
 
-def shape(page_bytes: Any, stride: Any, offset: Any, rows: Any, row_stride: Any) -> dict[str, int]:
+def shape(
+    page_bytes: Any, stride: Any = None, offset: Any = 0, rows: Any = 1, row_stride: Any = None
+) -> dict[str, int]:
     """The numbers of a grid as the engine takes them; 0 stands for its default."""
     numbers = {
         "page_bytes": page_bytes,
@@ -138,10 +140,20 @@ def own(
     return Grid(engine, -1, described, memories, **shape(page_bytes, stride, offset, rows, row_stride))
 
 
+def of_buffer(engine: Handle, address: int, size: int, owner: object, page_bytes: int | str) -> Grid:
+    """A grid over a buffer that lies in some region of the engine, which looks for it at each call."""
+    return Grid(engine, -1, [{"address": address, "id": 0, "offset": 0, "size": size}], owner, **shape(page_bytes))
+
+
+def no_page_bytes() -> InvalidArgumentError:
+    """The error of pages without a size."""
+    return InvalidArgumentError("page_bytes is missing", hint="give page_bytes=, or grids made by pages()")
+
+
 def cached(owner: Any, page_bytes: int | str | None, make: Any) -> Grid:
     """The grid of a single region for a page size. Regions remember a few; beyond that it lives for one call."""
     if page_bytes is None:
-        raise InvalidArgumentError("page_bytes is missing", hint="give page_bytes=, or grids made by pages()")
+        raise no_page_bytes()
     page_bytes = bytes_of(page_bytes, "page_bytes", least=1)
     grids: dict[int, Grid] = owner._grids
     grid = grids.get(page_bytes)

@@ -12,8 +12,8 @@ from .enums import PRIO_HIGH, IntentType
 from .errors import InvalidArgumentError, question_of, translate
 from .handle import Handle
 from .moving import READ, WRITE, Begun, Hint, Local, Notify, Remote, Require
-from .region import Region, RegionSlice
-from .segment import RemoteRegion, RemoteSlice, Segment
+from .region import RegionSlice
+from .segment import RemoteSlice, Segment
 from .terms import Given, documented, filled, terms
 from .transfer import Transfer
 
@@ -177,9 +177,9 @@ class Moves(Handle):
     @documented
     def write_pages(
         self,
-        pages: Region | Grid,
+        pages: Local | Grid,
         src: Integers,
-        remote_pages: RemoteRegion | Segment | Region | Grid,
+        remote_pages: Remote | Grid,
         dst: Integers,
         *,
         page_bytes: int | str | None = None,
@@ -200,8 +200,8 @@ class Moves(Handle):
         Example:
             engine.write_pages(region, [0, 1, 2], segment["kv"], [9, 4, 7], page_bytes=4096).result(timeout=10)
 
-        Pages are regions together with `page_bytes`, or grids from pages(). `src` and `dst` are lists or integer
-        buffers of one length, read before the call returns.
+        Pages are those of the operands of write(), memory() excepted, together with `page_bytes`; or grids from
+        pages(). `src` and `dst` are lists or integer buffers of one length, read before the call returns.
         """
         given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace)
         return self._many(moving.pages, WRITE, given, (pages, src, remote_pages, dst, page_bytes))
@@ -209,9 +209,9 @@ class Moves(Handle):
     @documented
     def read_pages(
         self,
-        pages: Region | Grid,
+        pages: Local | Grid,
         src: Integers,
-        remote_pages: RemoteRegion | Segment | Region | Grid,
+        remote_pages: Remote | Grid,
         dst: Integers,
         *,
         page_bytes: int | str | None = None,

@@ -165,12 +165,14 @@ def pages(
     if here.n != there.n:
         raise InvalidArgumentError(f"src has {here.n} indexes and dst {there.n}")
     note = 0 if notify is None else notify.address
-    block = _abi.pages_block(terms, builder, local_grid._id, remote_grid._id, here.n, here.words(), there.words(), note)
+    far = remote_grid.as_remote()._id  # of own memory: this grid ends with the other one, which is kept until the call
+    block = _abi.pages_block(terms, builder, local_grid._id, far, here.n, here.words(), there.words(), note)
     answer = engine._call_asking(engine._library.pybind_Pages, block.buffer_info()[0])
     return answer, -1, (local, local_grid, remote, remote_grid)
 
 
 def _grid(engine: Handle, operand: Any, page_bytes: int | str | None, *, remote: bool, op: int) -> grid.Grid:
+    """The grid of an operand. That of own memory is a local one on both sides."""
     if type(page_bytes) is int:  # the usual cases first: a region that remembers its grid
         known: grid.Grid | None = None
         if type(operand) is RemoteRegion:
@@ -183,7 +185,6 @@ def _grid(engine: Handle, operand: Any, page_bytes: int | str | None, *, remote:
                 known = operand._grids.get(page_bytes)
         if known is not None:
             return known
-    side = "remote" if remote else "local"
     if isinstance(operand, grid.Grid):
         if operand._engine is not engine or operand._closed:
             raise InvalidEntryError(f"{operand!r} is closed or of another engine", code="STALE_ID")
@@ -191,16 +192,24 @@ def _grid(engine: Handle, operand: Any, page_bytes: int | str | None, *, remote:
             raise InvalidArgumentError(f"page_bytes is {page_bytes}, but {operand!r}")
         if operand.remote and not remote:
             raise InvalidArgumentError(f"{operand!r} is remote", hint="the local operand comes first")
-        return operand.as_remote() if remote else operand
+        return operand
     if remote and isinstance(operand, (RemoteRegion, Segment)):
         single = operand._single() if isinstance(operand, Segment) else operand
         remote_slice(engine, single)
         return grid.cached(single, page_bytes, single.segment.pages)
     if isinstance(operand, Region):
         local_slice(engine, operand, WRITE if remote else op)
-        found = grid.cached(operand, page_bytes, partial(grid.own, engine))
-        return found.as_remote() if remote else found
-    raise InvalidArgumentError(f"the {side} operand is {type(operand).__name__!r}: a region or a grid is needed")
+        return grid.cached(operand, page_bytes, partial(grid.own, engine))
+    if page_bytes is None:
+        raise grid.no_page_bytes()
+    if remote and not isinstance(operand, RegionSlice):
+        remote_slice(engine, operand)  # an error for all that is no RemoteSlice
+        there: grid.Grid = operand.segment.pages(operand, page_bytes)
+        return there
+    part = local_slice(engine, operand, WRITE if remote else op)
+    if isinstance(part, _Loose):
+        return grid.of_buffer(engine, part.address, part.size, part.region, page_bytes)
+    return grid.own(engine, part, page_bytes)
 
 
 class _Anywhere:

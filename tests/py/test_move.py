@@ -145,6 +145,42 @@ def test_pages_land_where_the_table_says(pair: Callable[..., Pair], n: int, seed
     both.check()
 
 
+@pytest.mark.parametrize("end", ["region", "slice", "buffer", "array"])
+def test_pages_count_from_the_begin_of_their_operand(pair: Callable[..., Pair], end: str) -> None:
+    both = pair(1 << 16)
+    at, view = 1000, memoryview(both.mine.view)
+    operands: dict[str, Callable[[], Any]] = {
+        "region": lambda: both.local,
+        "slice": lambda: both.local[at:9000],
+        "buffer": lambda: view[at:9000],
+        "array": lambda: pytest.importorskip("numpy").frombuffer(view, "uint8")[at:9000],
+    }
+    local, begin = operands[end](), 0 if end == "region" else at
+    write = both.near.write_pages(local, [3, 1], both.remote[500:9000], [0, 2], page_bytes=512)
+    assert write.result(timeout=30) == 1024
+    for src, dst in ((3, 0), (1, 2)):
+        there, here = 500 + 512 * dst, begin + 512 * src
+        both.theirs.expect(there, both.mine.expected[here : here + 512])
+    both.near.read_pages(local, [5], both.remote, [7], page_bytes=512).result(timeout=30)
+    both.mine.expect(begin + 5 * 512, both.theirs.expected[7 * 512 : 8 * 512])
+    own = both.near.write_pages(local, [0], both.local[20_000:30_000], [2], page_bytes=512)
+    assert own.result(timeout=30) == 512
+    both.mine.expect(20_000 + 2 * 512, both.mine.expected[begin : begin + 512])
+    with both.near.batch() as batch:
+        batch.write_pages(local, [0], both.remote[500:9000], [15], page_bytes=512)
+        assert batch.submit().result(timeout=30) == 512
+    both.theirs.expect(500 + 15 * 512, both.mine.expected[begin : begin + 512])
+    with pytest.raises(tent.InvalidArgumentError, match=r"pages 0 to 15"):
+        both.near.write_pages(local, [0], both.remote[500:9000], [16], page_bytes=512)
+
+
+def test_own_memory_is_a_remote_operand_in_any_number_of_page_sizes(pair: Callable[..., Pair]) -> None:
+    both = pair(1 << 16)
+    for k in range(1, 20):  # more than a region remembers
+        assert both.near.write_pages(both.local, [1], both.local, [0], page_bytes=64 * k).result(timeout=30) == 64 * k
+        both.mine.expect(0, both.mine.expected[64 * k : 128 * k])
+
+
 def test_a_grid_moves_the_same_page_of_every_layer(engines: Callable[..., tent.Engine], keep: Any, seed: int) -> None:
     layers, pages, page = 6, 32, 512
     near, far = engines(), engines()
