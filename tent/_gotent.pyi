@@ -41,8 +41,8 @@ class Library(Protocol):
         """Cancel asks that a task (-1: all) end; it returns how many had not ended."""
 
     def pybind_Close(self, engine: int, timeout_ms: int, cancel: bool, /) -> str:
-        """Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays
-        there until Forget."""
+        """Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. A later call waits
+        for the first one and returns the same. The page stays there until Forget."""
 
     def pybind_CloseGrid(self, engine: int, grid: int, /) -> int:
         """CloseGrid forgets a grid."""
@@ -130,7 +130,7 @@ class Library(Protocol):
 
     def pybind_Forget(self, engine: int, /) -> int:
         """Forget gives up the page of a closed engine and drops its number. Nobody may look at the page's address
-        afterwards."""
+        afterwards. A second time does nothing. Memory of Allocate that is left stays for FreeMemory."""
 
     def pybind_FreeBatch(self, engine: int, batch: int, /) -> int:
         """FreeBatch gives a batch back; it goes when its last task has ended."""
@@ -140,7 +140,7 @@ class Library(Protocol):
 
     def pybind_FreeMemory(self, engine: int, region: int, /) -> int:
         """FreeMemory unmaps memory of Allocate; its region is closed, nobody looks at it. It works on a closed engine
-        too."""
+        too, and on one that was forgotten."""
 
     def pybind_Grid(self, engine: int, text: str, /) -> int:
         """Grid prepares pages of equal regions from JSON and returns its number."""

@@ -8,7 +8,6 @@ of these.
 from __future__ import annotations
 
 import ctypes
-import operator
 import re
 import sys
 from typing import Any, NamedTuple
