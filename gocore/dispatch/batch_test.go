@@ -1,7 +1,9 @@
 package dispatch
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -117,6 +119,26 @@ func TestSummaryIsTheWorstOfItsTasks(t *testing.T) {
 	require.EqualValues(t, 2, k.Withdrawn)
 	require.EqualValues(t, 4*kib, k.ByOp[transport.Write].Sizes.Sum)
 	require.Nil(t, r.core.Counters(7, High))
+}
+
+// However many of its others end well behind the one that is dirty.
+func TestABatchWithADirtyTaskStaysDirty(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: time.Second})
+	stuck, fine := r.link(1, 0, 1, 1<<20), r.link(2, 1, 1, 1<<20)
+	spec := TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: r.now.Add(ms)}, Plan: to(r.core, stuck),
+		Local: 1, Remote: 1, Length: kib}
+	other := spec
+	other.Plan, other.Deadline = to(r.core, fine), clock.Never
+	b := r.submitAll(spec, other)
+	require.Len(t, r.out, 2)
+	r.wait(ms)
+	r.wait(time.Second)
+	require.True(t, r.status(b).Dirty)
+	r.finish(slices.IndexFunc(r.out, func(s *transport.Slice) bool { return s.Rail.Link == transport.Link(fine) }), nil)
+	sum, err := r.core.Summary(b)
+	require.Nil(t, err)
+	require.Equal(t, TimedOut, sum.State)
+	require.True(t, sum.Dirty)
 }
 
 func TestABatchMayTakeMoreTasksAndEndAgain(t *testing.T) {

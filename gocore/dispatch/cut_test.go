@@ -99,6 +99,45 @@ func TestClassesAreServedInOrder(t *testing.T) {
 	require.Equal(t, []uint8{Low, High, Medium, Low}, order, "the first one was alone when it was cut")
 }
 
+// A request goes behind the one before it in its call only where it is alike.
+func TestTheRequestsOfACallAreServedByTheirOwnClasses(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.core.AddLink(LinkSpec{Peer: 1})
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 0, 1), SlicesMax: 1}, r.now)
+	p := to(r.core, id)
+	var specs []TaskSpec
+	for _, class := range []uint8{Low, Low, Medium, High, Low} {
+		specs = append(specs, TaskSpec{Terms: request.Terms{Op: transport.Write, Class: class}, Plan: p, Local: 1,
+			Remote: 1, Length: 4 * kib})
+	}
+	r.submitAll(specs...)
+	var order []uint8
+	for len(r.out) > 0 {
+		order = append(order, r.out[0].Class)
+		r.finish(0, nil)
+	}
+	require.Equal(t, []uint8{High, Medium, Low, Low, Low}, order)
+}
+
+func TestTheRequestsOfACallTakeOnlyRoutesThatFitThem(t *testing.T) {
+	r := newRig(t, Options{})
+	aligned, every := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)
+	p := to(r.core, aligned, every)
+	p.Routes[0].Alignment = 4 * kib
+	var specs []TaskSpec
+	for _, length := range []uint64{4 * kib, 100, 8 * kib} {
+		specs = append(specs, TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: p, Local: 4 * kib,
+			Remote: 4 * kib, Length: length})
+	}
+	r.submitAll(specs...)
+	route := map[uint64]transport.Link{}
+	for _, s := range r.out {
+		route[s.Length] = s.Rail.Link
+	}
+	require.Equal(t, map[uint64]transport.Link{4 * kib: transport.Link(aligned), 100: transport.Link(every),
+		8 * kib: transport.Link(aligned)}, route)
+}
+
 // Expiry gives the head of a class one slice, not the queue.
 func TestAgeingGrantsTurns(t *testing.T) {
 	r := newRig(t, Options{})

@@ -144,6 +144,25 @@ func TestADeviceHasMoreTimeToGiveBack(t *testing.T) {
 	require.Zero(t, r.core.Open(7), "nobody has that number")
 }
 
+// A task on several links has the patience of the slowest, whichever of its slices was cut last.
+func TestTheLongerFenceBoundCountsForATaskOnTwoLinks(t *testing.T) {
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		r := newRig(t, Options{FenceHost: 100 * ms, FenceNetwork: time.Second})
+		p := crossing(r, op, 2)
+		r.core.link(p.Routes[0].Hops[1-p.Routes[0].Crossing].Link).spec.SameHost = true
+		b := r.submit(p, High, 128*kib, r.now.Add(10*ms))
+		require.Len(t, r.out, 2)
+		r.finish(0, nil) // the first piece is on its second hop, the other one on its first
+		require.NotEqual(t, r.out[0].Rail.Link, r.out[1].Rail.Link)
+		r.wait(10 * ms)
+		require.Len(t, r.asked, 2)
+		r.wait(time.Second - 1)
+		require.Equal(t, Pending, r.status(b).State, "%v", op)
+		r.wait(1)
+		require.True(t, r.status(b).Dirty, "%v", op)
+	}
+}
+
 func TestStallLimitCountsFromTheLastProgress(t *testing.T) {
 	r := newRig(t, Options{Stall: 10 * time.Second})
 	id := r.link(1, 0, 1, 128*kib)

@@ -123,6 +123,28 @@ func TestARailThatKeepsFailingIsPaused(t *testing.T) {
 	require.EqualValues(t, 128*kib, back, "it is used again, with care")
 }
 
+// A slice of before the pause fails by the trouble that is over.
+func TestAStragglerDoesNotPauseARailThatHasRecovered(t *testing.T) {
+	r := newRig(t, Options{Rail: rail.Settings{Threshold: 1}})
+	id := r.link(1, 0, 1, 1<<20)
+	p := to(r.core, id)
+	r.submit(p, High, 128*kib, clock.Never)
+	require.Len(t, r.out, 2)
+	r.finish(0, broken(errs.ScopeRail))
+	state := func() rail.State { return r.core.rail(id, railOf(id, 0, 1)).life.State() }
+	require.Equal(t, rail.Paused, state())
+	straggler := r.out[0]
+	r.now = r.now.Add(ms)
+	r.core.Probed(id, railOf(id, 0, 1), 1000, nil, r.now)
+	r.step()
+	require.Equal(t, rail.Up, state())
+	require.Same(t, straggler, r.out[0])
+	r.finish(0, broken(errs.ScopeRail))
+	require.Equal(t, rail.Up, state())
+	r.finish(0, broken(errs.ScopeRail))
+	require.Equal(t, rail.Paused, state(), "a slice of after the recovery counts")
+}
+
 func TestFailoverSendsOnlyWhatIsMissing(t *testing.T) {
 	r := newRig(t, Options{Failovers: 3})
 	rdma, tcp := r.link(1, 0, 1, 128*kib), r.link(1, 1, 1, 4<<20)

@@ -221,6 +221,22 @@ func TestOurOwnPauseEndsNothing(t *testing.T) {
 	require.Equal(t, Completed, r.status(b).State)
 }
 
+// TestOurOwnPauseEndsNothingDirty: the answer to a withdrawal may lie in the socket that nobody has read meanwhile.
+func TestOurOwnPauseEndsNothingDirty(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: time.Second})
+	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, r.now.Add(10*ms))
+	r.wait(10 * ms)
+	require.Len(t, r.asked, 1)
+	r.submit(to(r.core, r.link(2, 1, 1, 1<<20)), High, kib, r.now.Add(100*ms)) // a step is due soon
+	r.core.Deadline()
+	r.wait(time.Minute)
+	require.Equal(t, Pending, r.status(b).State)
+	r.finish(0, withdrawn)
+	require.Equal(t, TimedOut, r.status(b).State)
+	require.False(t, r.status(b).Dirty)
+	require.NotContains(t, r.kinds(), event.Dirty)
+}
+
 // TestADeadRailIsFoundAfterOurOwnPause: the clock of its silence goes on at once.
 func TestADeadRailIsFoundAfterOurOwnPause(t *testing.T) {
 	r := newRig(t, Options{})

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -212,6 +213,40 @@ func TestAnErrorOfALocalHopNamesThePeer(t *testing.T) {
 	r.wait(ms)
 	r.drain()
 	require.Equal(t, "the peer", r.status(late).Err.Peer)
+}
+
+// A task is not stalled while others before it take turns at the slots, although its own links carry nothing.
+func TestATaskThatWaitsForASlotDoesNotStallWhileSlotsMove(t *testing.T) {
+	const turn, turns = 60 * ms, 5
+	r := newRig(t, Options{Stall: 2 * turn, SilentAfter: time.Second, CondemnAfter: time.Second})
+	own := r.link(0, 0, 1, 1<<20)
+	stage, err := r.core.AddStage(StageSpec{Slots: 1, SlotBytes: kib, Local: 1 << 40})
+	require.Nil(t, err)
+	way := func(peer uint32) *plan.Plan {
+		return &plan.Plan{Routes: []plan.Route{{Alignment: 1, SliceBest: kib, Hops: []plan.Hop{
+			{Link: r.link(peer, 0, 1, 1<<20), Op: transport.Read, Local: stage},
+			{Link: own, Op: transport.Write, Local: stage}}}}}
+	}
+	before := way(1)
+	for range turns {
+		r.submit(before, High, kib, clock.Never)
+	}
+	b := r.submit(way(2), High, kib, clock.Never)
+	for range turns {
+		require.Len(t, r.out, 1)
+		r.finish(0, nil)
+		r.wait(turn)
+		require.Equal(t, Pending, r.status(b).State, "%v", r.status(b).Err)
+		r.finish(0, nil)
+	}
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+
+	r.submit(before, High, kib, clock.Never)
+	b = r.submit(way(3), High, kib, clock.Never)
+	r.wait(2 * turn)
+	require.Equal(t, Failed, r.status(b).State, "nothing moves")
+	require.ErrorContains(t, r.status(b).Err, "no progress")
 }
 
 // A peer that holds its slots of a shared stage for ever leaves some to the others, which pass one after the other. It
