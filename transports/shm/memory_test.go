@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -210,6 +211,57 @@ func TestMappingsOfClosedRegionsGo(t *testing.T) {
 	require.NoError(t, a.tr.Revoke(context.Background(), keys[1], nil, transport.ForGood))
 	require.NoError(t, a.tr.Deregister(context.Background(), keys[1]))
 	require.Equal(t, 2, drop(), "one was closed, one only fenced")
+}
+
+// A mapping that goes under a copy is a fault of the copier, or its bytes land in the next mapping at that place.
+func TestAMappingStaysWhileACopierIsInside(t *testing.T) {
+	for name, end := range map[string]func(*alone, *link, transport.LocalKey, transport.RemoteKey) (drop func()){
+		"forgotten": func(a *alone, l *link, _ transport.LocalKey, remote transport.RemoteKey) func() {
+			return func() { a.tr.Forget(l.Number, remote) }
+		},
+		"closed by its owner": func(a *alone, l *link, key transport.LocalKey, _ transport.RemoteKey) func() {
+			l.mu.Lock() // no other sweep is first
+			require.NoError(t, a.tr.Deregister(context.Background(), key))
+			return func() {
+				l.dropLocked()
+				l.mu.Unlock()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, number, _ := newAlone(t, Settings{reach: reachMapped})
+			l := a.tr.links.Lookup(number)
+			r, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, a.tr.Free(r)) }()
+			r.Permission = mem.GlobalReadWrite
+			key, d, err := a.tr.Register(context.Background(), r)
+			require.NoError(t, err)
+			remote, err := a.tr.Import(number, d)
+			require.NoError(t, err)
+			copied := l.find(remote)
+			slot := l.view.Enter(copied.name, l.view.Epoch(), 0)
+			require.GreaterOrEqual(t, slot, int32(0), "a slot")
+			drop := end(a, l, key, remote)
+			synctest.Test(t, func(t *testing.T) { // in which a wait for the copier is seen
+				dropped := make(chan struct{})
+				go func() {
+					defer close(dropped)
+					drop()
+				}()
+				synctest.Wait()
+				select {
+				case <-dropped:
+					require.Fail(t, "the mapping is gone")
+				default:
+				}
+				_ = mem.Bytes(copied.base, 1)[0]
+				l.view.Leave(slot)
+				<-dropped
+			})
+			require.Empty(t, l.mappings)
+		})
+	}
 }
 
 // A fence may take long, and sweeps look meanwhile. Memory that can only be mapped is reached again when it ends.
