@@ -45,6 +45,25 @@ func TestRefusalsAreRememberedForTheWholeWindow(t *testing.T) {
 	}
 }
 
+// The answer to a fence has a frame's room for refusals. Beyond that it says less, never that a refused slice landed.
+func TestAFenceAnswerNeverCallsARefusedSliceApplied(t *testing.T) {
+	for _, refused := range []uint64{0, 1, recordsMax - 1, recordsMax, 1000} {
+		v := verdicts{applied: 2000}
+		for seq := uint64(1); seq <= refused; seq++ {
+			v.refused = append(v.refused, record{id: 2 * seq, length: uint32(errs.PermissionDenied)})
+		}
+		answer := v.fenceAnswer()
+		require.LessOrEqual(t, len(answer), recordsMax)
+		heard := verdicts{applied: answer[0].id, refused: answer[1:]}
+		for seq := uint64(1); seq <= refused; seq++ {
+			require.NotEqualValues(t, verdictApplied, heard.verdictOf(2*seq), "number %d of %d", seq, refused)
+		}
+		if refused < recordsMax {
+			require.EqualValues(t, v.applied, heard.applied)
+		}
+	}
+}
+
 func TestAnAttachmentIsItsOwnPeersAndAPeerHasAFew(t *testing.T) {
 	as := &newTestEndpoint(t, Settings{}).tr.(*Transport).attachments
 	a, refused := as.issue(visitor, version, shield{})

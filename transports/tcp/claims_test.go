@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -316,4 +317,31 @@ func TestLeaveWaitsForWhatIsOutstanding(t *testing.T) {
 	}
 	l.sayLeave()
 	require.True(t, said())
+}
+
+// TestASliceThatLostBytesIsRefusedAlthoughItsPlaceIsBack discards a part of a slice. Its place is looked up again at a
+// fence of another region, and the rest would land beside a hole.
+func TestASliceThatLostBytesIsRefusedAlthoughItsPlaceIsBack(t *testing.T) {
+	const size = 1 << 12
+	p := newPackets(t, size, shield{})
+	before := bytes.Clone(p.memory)
+	frame, payload := p.frame(1, size)
+	arrive := func(n int) { // at least half of the rest: the kernel reports it at once
+		require.True(t, p.send(frame[:n], 10_000))
+		frame = frame[n:]
+	}
+	arrive(len(frame) - size/2)
+	takeAway(t, p.memory)
+	arrive(size / 4)
+	require.NoError(t, unix.Mprotect(p.memory, unix.PROT_READ|unix.PROT_WRITE))
+	other, _, err := p.responderLane.t.Register(t.Context(), regionOf(mapping(t, size)))
+	require.NoError(t, err)
+	require.NoError(t, p.responderLane.t.Revoke(t.Context(), other, nil, transport.ForGood))
+	arrive(size / 4)
+	require.Equal(t, payload[:size/2], p.memory[:size/2])
+	require.Equal(t, before[size/2:], p.memory[size/2:])
+	p.copyMu.Lock()
+	defer p.copyMu.Unlock()
+	require.EqualValues(t, 1, p.in.applied)
+	require.EqualValues(t, errs.AddressNotRegistered, p.in.verdictOf(1))
 }

@@ -268,6 +268,27 @@ func TestALaneCostsLittleBeforeItsProof(t *testing.T) {
 	require.Equal(t, kindRaised, kinds[0])
 }
 
+// TestALaneThatComesAfterAFenceHearsOfIt before all else, and with each refusal: its initiator may have the description
+// of before the fence.
+func TestALaneThatComesAfterAFenceHearsOfIt(t *testing.T) {
+	const epoch = 7
+	e := newTestEndpoint(t, Settings{})
+	tr := e.tr.(*Transport)
+	key, _, err := tr.Register(t.Context(), regionOf(mapping(t, 4096)))
+	require.NoError(t, err)
+	require.NoError(t, tr.Revoke(t.Context(), key, nil, epoch))
+	o := e.offerTo(t, visitor)
+	c, seen := e.call(t, o, 1, 0)
+	proof, err := seen.answer(&o.secret, readChallenge(t, c))
+	require.NoError(t, err)
+	_, err = c.Write(append(append(proof, appendFrame(nil, header{kind: kindWrite, length: 4, seq: 1},
+		record{id: uint64(key), length: 4})...), "late"...))
+	require.NoError(t, err)
+	require.Equal(t, header{kind: kindRaised, seq: epoch}, readHeader(t, c))
+	require.Equal(t, header{kind: kindNack, count: 1}, readHeader(t, c))
+	require.Equal(t, record{id: 1, offset: epoch, length: verdictFenced}, readRecord(t, c))
+}
+
 // FuzzHello feeds any bytes to a connection that has said nothing. It never opens, and stays cheap.
 func FuzzHello(f *testing.F) {
 	e := newTestEndpoint(f, Settings{Workers: 1})

@@ -160,3 +160,43 @@ func TestAWriteWhoseBytesAreGoneFailsByItself(t *testing.T) {
 		})
 	}
 }
+
+// TestACheckedReadFailsWhenItsMemoryGoesBeforeTheCheck takes away bytes that have landed, while the rest is on its way:
+// nobody can say any more that they were right.
+func TestACheckedReadFailsWhenItsMemoryGoesBeforeTheCheck(t *testing.T) {
+	const first, rest = 1 << 12, 100
+	e := newTestEndpoint(t, Settings{Workers: 1})
+	tr := e.tr.(*Transport)
+	memory := mapping(t, 2*first)
+	key, _, err := tr.Register(t.Context(), regionOf(memory))
+	require.NoError(t, err)
+	l, other := handLane(t, tr)
+	s := &transport.Slice{Op: transport.Read, Checked: true, LocalKey: key, RemoteKey: 1, Local: addressOf(memory),
+		Length: first + rest}
+	var w *worker
+	n, _ := l.accept([]*transport.Slice{s}, &w)
+	require.Equal(t, 1, n)
+	l.pump(submitBudget)
+	w = tr.newWorker()
+	arrive := func(stream []byte) {
+		_, err := unix.Write(other, stream)
+		require.NoError(t, err)
+		l.readMu.Lock()
+		defer l.readMu.Unlock()
+		l.drain(w, 1<<20)
+	}
+	zeros := make([]byte, first+rest)
+	sum, _ := checksum(addressOf(zeros), first+rest)
+	arrive(append(appendFrame(nil, header{kind: kindData, flag: flagChecked, length: first + rest},
+		record{id: 1, length: first + rest, classOrSum: sum}), zeros[:first]...))
+	require.Equal(t, zeros[:first], memory[:first])
+	takeAway(t, memory[:first])
+	arrive(appendFrame(zeros[first:], header{kind: kindServed}))
+	require.Equal(t, zeros[:rest], memory[first:][:rest])
+	require.Len(t, w.ended, 1)
+	require.NotNil(t, w.ended[0].Err)
+	require.Equal(t, errs.AddressNotRegistered, w.ended[0].Err.Code)
+	require.Equal(t, errs.SideLocal, w.ended[0].Err.Side)
+	require.False(t, l.isDown(), "the lane lives on")
+	l.link.settleLane(l, w)
+}
