@@ -265,12 +265,23 @@ func TestABatchWhoseSlicesNeverComeEndsWithTheEngine(t *testing.T) {
 	id, err := w.Move(&r)
 	require.NoError(t, err)
 	waited := make(chan dispatch.State)
-	go func() { waited <- w.Wait(id, time.Minute) }()
+	go func() { waited <- w.Wait(id, time.Hour) }()
+	require.Eventually(t, func() bool { // it is parked: nothing but a word of the engine ends it
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		b, err := w.lookup(id)
+		return err == nil && len(b.waiters) == 1
+	}, 10*time.Second, time.Millisecond)
 	w.mu.Lock()
 	w.gone = true
 	w.endRest()
 	w.unlockAndDrain()
-	require.Equal(t, dispatch.Failed, <-waited)
+	select {
+	case state := <-waited:
+		require.Equal(t, dispatch.Failed, state)
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "a thread still waits for the batch")
+	}
 	w.requireEnd(id, dispatch.Failed, errs.EngineClosed)
 	w.requireUses(1, own)
 	w.hands[0].complete(nil) // it came after all

@@ -86,6 +86,7 @@ func (h *hand) Revoke(_ context.Context, key transport.LocalKey, _ *transport.Pe
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.revokes = append(h.revokes, epoch)
+	h.news.Broadcast()
 	if _, there := h.keys[key]; !there {
 		return errs.New(errs.AddressNotRegistered, "revoke", "no region with key %#x", uint64(key))
 	}

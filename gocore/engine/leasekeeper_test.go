@@ -30,3 +30,21 @@ func TestALeaseThatEndsIsNotRenewed(t *testing.T) {
 		require.Empty(t, k.due, name)
 	}
 }
+
+// Peers that hold an expired lease up, for as long as its end waits for them, delay that end and do not prevent it.
+func TestALeaseThatIsHeldUpAtItsEndEndsLater(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h := w.hands[0]
+	id, err := w.Share(w.region("kv").ID, Share{Size: 4096})
+	require.NoError(t, err)
+	key := w.regions.get(id).key(0)
+	h.locked(func() { h.held = key })
+	require.NoError(t, w.Renew(id, time.Millisecond))
+	h.await(t, "the first try", func() bool { return len(h.revokes) > 0 })
+	h.locked(func() {
+		require.Contains(t, h.keys, key)
+		h.held = 0
+	})
+	h.await(t, "the end of the lease", func() bool { _, there := h.keys[key]; return !there })
+	require.Nil(t, w.regions.get(id))
+}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"math/rand"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 func testRegion(addr uintptr, size uint64) *region {
@@ -94,4 +96,30 @@ func TestFindReturnsTheSmallestRegionThatHoldsTheRange(t *testing.T) {
 			require.True(t, mem.Contains(got.Size, uint64(addr-got.Addr), length))
 		}
 	}
+}
+
+// A task of before a fence must not find a way over a transport that was late. So that one gets all fences first, also
+// those that come while others are repeated.
+func TestFencesHoldOnATransportThatRegistersLate(t *testing.T) {
+	quick, slow := newHand("quick"), &pinning{newHand("slow"), make(chan struct{}), nil}
+	w := newWorkshopOver(t, []*hand{quick, slow.hand}, handFactory{quick}, pinningFactory{slow})
+	w.config.Engine.RegisterWait = time.Millisecond
+	r := w.region("kv")
+	fence := func() error { return w.FenceRegion(context.Background(), r.ID, "") }
+	first := fence()
+	usable, second := false, error(nil)
+	slow.inside = func() {
+		usable = usable || r.key(1) != 0
+		if len(quick.revokes) == 1 {
+			second = fence()
+		}
+	}
+	close(slow.registers)
+	require.NoError(t, r.awaitSettled(t.Context()))
+	require.NoError(t, first)
+	require.NoError(t, second)
+	require.NotZero(t, r.key(1))
+	require.Equal(t, []transport.Epoch{1, 2}, quick.revokes)
+	require.Equal(t, []transport.Epoch{1, 2}, slow.revokes)
+	require.False(t, usable, "it was usable before its fences")
 }

@@ -133,7 +133,8 @@ func TestARegionThatNoTransportCanUseIsAnError(t *testing.T) {
 }
 
 // While a transport pins pages, transfers go over the others; later ones take it, at both ends, without a new
-// registration. A fence of meanwhile holds there, too.
+// registration. They pass there behind a fence of meanwhile, too: TestFencesHoldOnATransportThatRegistersLate is about
+// those of before it.
 func TestARegionIsUsableWhileTransportsStillRegisterIt(t *testing.T) {
 	n := sim.NewInline(1)
 	release := make(chan struct{})

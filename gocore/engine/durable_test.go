@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/request"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// filing is a transport for files; its syncs are done at once.
+type filing struct {
+	*hand
+	syncs int
+}
+
+func (f *filing) Info() transport.Info {
+	info := f.hand.Info()
+	info.Files = true
+	info.Pairs[mem.Host] = [mem.KindCount]bool{mem.File: true}
+	return info
+}
+
+func (f *filing) OpenFile(_ context.Context, s transport.FileSpec) (transport.FileCard, error) {
+	return transport.FileCard{Path: s.Path, Size: s.Size}, nil
+}
+
+func (f *filing) Sync(_ transport.Link, _ transport.RemoteKey, done func(*errs.Error)) {
+	f.syncs++
+	done(nil)
+}
+
+type filingFactory struct{ made *filing }
+
+func (f filingFactory) Name() string { return f.made.name }
+func (filingFactory) Check() error   { return nil }
+
+func (f filingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error) {
+	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
+	return f.made, err
+}
+
+// Bytes that were written by a transport that has left the file meanwhile may be lost: nobody has synced them.
+func TestADurableTransferFailsWhenNoTransportIsLeftToSync(t *testing.T) {
+	h, f := newHand("hand"), &filing{hand: newHand("disk")}
+	w := newWorkshopOver(t, []*hand{h, f.hand}, handFactory{h}, filingFactory{f})
+	own, far := w.region("own"), w.region("far")
+	file, err := w.OpenFile(t.Context(), "/kv.bin", FileOptions{Create: true, Size: own.Size})
+	require.NoError(t, err)
+	open, failure := w.segments.get(file)
+	require.Nil(t, failure)
+	for _, leaves := range []bool{false, true} {
+		c, err := w.Begin(Terms{Op: transport.Write, Durability: request.DurabilityData})
+		require.NoError(t, err)
+		require.NoError(t, c.AddRange(own.Addr, Remote{Segment: file}, 4096))
+		require.NoError(t, c.With(Terms{Op: transport.Write}))
+		require.NoError(t, c.AddRange(own.Addr, Remote{Region: far.ID}, 4096))
+		id, err := c.Commit(nil)
+		require.NoError(t, err)
+		f.complete(nil)
+		if leaves {
+			open.peer.detach(closedSegment())
+		}
+		require.Equal(t, dispatch.Pending, w.Wait(id, 0), "its other bytes are under way")
+		h.complete(nil)
+		require.Equal(t, 1, f.syncs)
+		if !leaves {
+			require.Equal(t, dispatch.Completed, w.Wait(id, 0))
+			continue
+		}
+		w.requireEnd(id, dispatch.Failed, errs.Stale)
+	}
+}
