@@ -7,7 +7,7 @@ The pytest plug-in comes with tent; there is nothing to import in conftest.py. I
 | `tent_engine(**settings)` | an Engine of this process |
 | `tent_pair(rails=2, **settings)` | a Pair: `.engine` here, `.peer` in a process of its own, `.segment` |
 | `tent_cluster(3, rails=2, **settings)` | a Cluster: `.engine` here, `.peers`, `.segments` |
-| `tent_faults` | Faults of the engines here; `tent_faults.peer` of those over there |
+| `tent_faults` | Faults of the engines here that are open; `tent_faults.peer` of those over there |
 | `tent_oracle` | an Oracle: regions with every byte known |
 | `tent_seed` | the seed of all that; shown on failure, TENT_SEED repeats it |
 | `tent_leak_check` | override it to return False where a test may leave descriptors or processes behind |
@@ -67,6 +67,8 @@ machine; `rate=None` takes the limit away. It is no fault: it is counted apart, 
 
 By keyword they take `rate`, `count`, `after_bytes`, `after_slices`, `code`, `scope`, `side`, `silent`, `unused_ok`.
 One that has never struck when the test ends fails the test, since it has tested nothing; `unused_ok=True` allows it.
+Each injection counts for itself, and an engine that the test has closed is not asked. Where no engine is yet, a fault
+is an error.
 `heal()` ends faults, `seed(n)` sets their chance, `inject(text)` takes the language below.
 
 Without pytest the same things are classes: `with Pair(rails=4) as pair: pair.faults.rail(2).down()`. Faults of any

@@ -244,6 +244,8 @@ class Faults:
                 raise InvalidArgumentError(f"rail({index}) hits nothing: there {some}")
 
     def _apply(self, text: str) -> None:
+        if not self._targets:
+            raise InvalidArgumentError(f"{text!r} hits nothing: there is no open engine; make it before its faults")
         for target in self._targets:
             if callable(target):
                 target(text)

@@ -82,7 +82,8 @@ def tent_cluster(_tent_world: World) -> Callable[..., Cluster]:
 
 @pytest.fixture
 def tent_faults(_tent_world: World) -> Faults:
-    """Faults of the test's engines: tent_faults.rail(1).blackhole(after_bytes=8 << 20). See tent.testing.Faults."""
+    """Faults of the test's engines so far: tent_faults.rail(1).blackhole(after_bytes=8 << 20). See
+    tent.testing.Faults."""
     faults = _tent_world.faults
     return faults
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import tent
 
 from . import leaks
-from .faults import Faults, inject, struck
+from .faults import Faults, struck
 from .oracle import Oracle
 from .pair import Cluster, Pair
+from .peer import PeerProcess
 
 _warm = False
 
@@ -57,24 +59,28 @@ class World:
 
     @property
     def faults(self) -> Faults:
-        """Faults of all engines of this process, those to come included; `.peer` of all peers."""
+        """Faults of the engines of this process that are open; `.peer` of all peers. Those to come get none of them."""
         return Faults(self._inject, peer=[self._inject_there], rails=self._rails)
 
     def _rails(self) -> int:
         """The rails of the cluster that has most; 0 if there is none, or an engine with addresses of its own."""
         return 0 if self._engines else max((cluster.rails for cluster in self._clusters), default=0)
 
+    def _open(self) -> list[tent.Engine]:
+        """The engines of this process that can be asked."""
+        engines = [*self._engines, *(cluster.engine for cluster in self._clusters)]
+        return [engine for engine in engines if not engine.closed]
+
+    def _peers(self) -> list[PeerProcess]:
+        return [peer for cluster in self._clusters for peer in cluster.peers]
+
     def _inject(self, text: str) -> None:
         self._tell("tent faults", text)
-        for engine in self._engines:
-            inject(engine, text)
-        for cluster in self._clusters:
-            inject(cluster.engine, text)
+        Faults(*self._open()).inject(text)
 
     def _inject_there(self, text: str) -> None:
         self._tell("tent faults of peers", text)
-        for cluster in self._clusters:
-            cluster.faults.peer.inject(text)
+        Faults(*(peer.inject for peer in self._peers())).inject(text)
 
     def close(self, check_leaks: bool, failed: bool = False) -> None:
         """Ends everything. Raises AssertionError for bytes that landed late, for leaks, and for faults that never
@@ -104,18 +110,20 @@ class World:
 
     def _unused(self) -> str:
         """The faults that have struck no engine of their side, "" for none. One that has ended cannot be asked."""
-        engines = [*self._engines, *(cluster.engine for cluster in self._clusters)]
-        here = [] if any(engine.closed for engine in engines) else [struck(engine) for engine in engines]
-        peers = [peer for cluster in self._clusters for peer in cluster.peers]
         there = []
-        if all(peer.alive for peer in peers):
-            for peer in peers:
+        for peer in self._peers():
+            if peer.alive:
                 peer.resume()
                 there.append(peer.struck())
         found = []
-        for where, counts in (("", here), (" (at the peer)", there)):
-            hits: dict[str, int] = {}
-            for fault in (fault for engine in counts for fault in engine):
-                hits[fault.text] = hits.get(fault.text, 0) + fault.hits + fault.unused_ok
-            found += [f"{text!r}{where}" for text, n in hits.items() if not n]
+        for where, counts in (("", [struck(engine) for engine in self._open()]), (" (at the peer)", there)):
+            # A text that was injected again is another fault. An engine that came later lacks the first ones, so those
+            # of one text are numbered from the last.
+            hits: Counter[tuple[str, int]] = Counter()
+            for engine in counts:
+                again: Counter[str] = Counter()
+                for fault in reversed(engine):
+                    again[fault.text] += 1
+                    hits[fault.text, again[fault.text]] += fault.hits + fault.unused_ok
+            found += [f"{text!r}{where}" for (text, _), n in reversed(hits.items()) if not n]
         return ", ".join(found)

@@ -148,6 +148,51 @@ def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> 
     assert "'nth=1000 drop' (at the peer)" in text
 
 
+def test_each_injection_has_to_strike(pytester: pytest.Pytester) -> None:
+    """The same text again is another fault, and an engine that has ended, here or at the peer, hides those of no other
+    one."""
+    result = run(
+        pytester,
+        """
+        def moves(pair, oracle):
+            src, dst = oracle.regions(pair, 1 << 20)
+            pair.engine.write(src, dst).result(20)
+
+        def test_again(tent_pair, tent_faults, tent_oracle):
+            pair = tent_pair()
+            tent_faults.delay("1ms", count=1)
+            moves(pair, tent_oracle)
+            tent_faults.heal()
+            tent_faults.delay("1ms", count=1)
+
+        def test_again_and_used(tent_pair, tent_faults, tent_oracle):
+            first = tent_pair()
+            tent_faults.delay("1ms", count=1)
+            moves(first, tent_oracle)
+            tent_faults.heal()
+            second = tent_pair()
+            tent_faults.delay("1ms", count=1)
+            moves(second, tent_oracle)  # the second injection strikes there, where it is the first one
+
+        def test_a_closed_engine(tent_pair, tent_engine, tent_faults):
+            tent_pair()
+            extra = tent_engine()
+            tent_faults.reject()
+            extra.close()
+
+        def test_a_dead_peer(tent_cluster, tent_faults):
+            cluster = tent_cluster(2)
+            tent_faults.peer.reject()
+            cluster.peers[0].kill()
+        """,
+    )
+    result.assert_outcomes(passed=4, errors=3)
+    text = result.stdout.str()
+    assert "that): 'delay=1000us count=1'" in text
+    assert "that): 'reject'\n" in text
+    assert "that): 'reject' (at the peer)" in text
+
+
 def test_faults_that_hit_nothing_are_refused(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
@@ -163,6 +208,16 @@ def test_faults_that_hit_nothing_are_refused(pytester: pytest.Pytester) -> None:
             with pytest.raises(tent.InvalidArgumentError, match="numbered from 0"):
                 tent_faults.rail(-1)
 
+        def test_no_engine(tent_engine, tent_faults):
+            for faults in (tent_faults, tent_faults.peer, tent.testing.Faults()):
+                with pytest.raises(tent.InvalidArgumentError, match="'corrupt' hits nothing: there is no open engine"):
+                    faults.corrupt()
+            tent_engine()
+            with pytest.raises(tent.InvalidArgumentError, match="hits nothing"):
+                tent_faults.peer.corrupt()  # a peer has Pair alone
+            tent_engine().close()
+            tent_faults.corrupt(unused_ok=True)  # of the open one
+
         @pytest.mark.parametrize("rails", [0, -1, 255, True, "2"])
         def test_no_rails(tent_pair, rails):
             with pytest.raises(tent.InvalidArgumentError, match="it must be 1 to 254"):
@@ -175,7 +230,7 @@ def test_faults_that_hit_nothing_are_refused(pytester: pytest.Pytester) -> None:
                 tent_pair(log_levl="info")
         """,
     )
-    result.assert_outcomes(passed=7)
+    result.assert_outcomes(passed=8)
 
 
 def test_the_rate_of_the_kit_is_no_fault(pytester: pytest.Pytester) -> None:
