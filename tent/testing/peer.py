@@ -127,26 +127,32 @@ class PeerProcess:
 
             assert pair.peer.run(largest, name="kv") == 255
 
-        Arguments and result are JSON. The file is loaded over there as a module of its own, once.
+        Arguments and result are JSON. The file is loaded over there as a module of its own, once. It may print: that
+        goes to the standard error of this process.
         """
         assert not none, "arguments of run() go by name"
         file = os.path.abspath(function.__code__.co_filename)
         return self.ask("run", file=file, function=function.__name__, arguments=arguments)
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """Sends one command and returns the answer. An error over there is a RuntimeError here."""
-        assert self.process.stdin
+        """Sends one command and returns the answer. An error over there is a RuntimeError here, and so is no answer
+        within 60 s; that ends the peer."""
+        return self._answer(json.dumps({"do": do, **arguments}).encode() + b"\n")
+
+    def _answer(self, command: bytes = b"") -> Any:
+        """Returns the answer to a command. A peer gives the first one, its address, unasked."""
+        assert self.process.stdin and self.process.stdout
+        line = b""
         try:
-            self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            self.process.stdin.write(command)
             self.process.stdin.flush()
+            ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
+            line = self.process.stdout.readline() if ready else b""
         except BrokenPipeError:
             raise RuntimeError(f"{self!r} is gone") from None
-        return self._answer()
-
-    def _answer(self) -> Any:
-        assert self.process.stdout
-        ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
-        line = self.process.stdout.readline() if ready else b""
+        finally:
+            if not line:  # one that came late would be taken for the answer to the next command
+                self.kill()
         if not line:
             raise RuntimeError(f"{self!r} gave no answer")
         answer = json.loads(line)
@@ -218,14 +224,17 @@ def main() -> None:
         "run": there.run,
         "close": lambda: engine.close(timeout=0),
     }
-    print(json.dumps({"ok": engine.address}), flush=True)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what functions print, in Python or in C, is no answer
+    sys.stdout = sys.stderr
+    print(json.dumps({"ok": engine.address}), file=answers, flush=True)
     for line in sys.stdin:
         command = json.loads(line)
         try:
             answer = {"ok": commands[command.pop("do")](**command)}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
     engine.close(timeout=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections import Counter
 from collections.abc import Callable
@@ -85,21 +86,19 @@ class World:
     def close(self, check_leaks: bool, failed: bool = False) -> None:
         """Ends everything. Raises AssertionError for bytes that landed late, for leaks, and for faults that never
         struck, unless the test has `failed` already."""
-        unused = "" if failed else self._unused()
-        for cluster in self._clusters:
-            cluster.engine.close(timeout=0)
-        for engine in self._engines:
-            engine.close(timeout=0)
-        try:
+        with contextlib.ExitStack() as ends:  # they come also where a peer does not answer
+            for engine in self._engines:
+                ends.callback(engine.close, timeout=0)
             for cluster in self._clusters:
-                for peer in cluster.peers:
-                    if peer.alive:
-                        peer.resume()
-                        peer.ask("close")
+                ends.callback(cluster.close)
+            unused = "" if failed else self._unused()
+            for engine in self._open():
+                engine.close(timeout=0)
+            for peer in self._peers():
+                if peer.alive:
+                    peer.resume()
+                    peer.ask("close")
             self.oracle.look_again()
-        finally:
-            for cluster in self._clusters:
-                cluster.close()
         self._engines.clear()
         self._clusters.clear()
         gc.collect()

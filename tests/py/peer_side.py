@@ -19,6 +19,13 @@ def check(there: There, written: Sequence[Sequence[int]] = ()) -> str:
     return memory.unexpected()
 
 
+def prints(there: There) -> list[int]:
+    """Writes to the standard output as Python does, and as C does."""
+    print("by Python")
+    os.write(1, b"by C")
+    return [1, 2]
+
+
 def forget(there: There, offset: int, n: int, theirs: int) -> str:
     """Takes either the expected bytes or the writer's pattern, byte by byte, and expects them from now on."""
     memory = there.memories["kv"]

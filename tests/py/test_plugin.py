@@ -3,7 +3,6 @@ nothing."""
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
@@ -11,21 +10,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from inner import run
 
 import tent.testing
 from tent.testing import Faults
 
 EXAMPLES = re.findall(r"^    (def test_.*?)(?=^    def |^Each rail)", tent.testing.__doc__ or "", flags=re.S | re.M)
-
-
-def run(pytester: pytest.Pytester, body: str, *flags: str) -> pytest.RunResult:
-    """A test file in a run of its own. Warnings are errors. Plug-ins of others, which take longer to load than the
-    rest, are left out; faulthandler is that of the outer run. Runs with flags have a process of their own."""
-    pytester.makepyfile(inspect.cleandoc(body))
-    left_out = [word for name in ("cacheprovider", "hypothesispytest", "faulthandler") for word in ("-p", f"no:{name}")]
-    if flags:
-        return pytester.runpytest_subprocess("-W", "error", *left_out, *flags)
-    return pytester.runpytest_inprocess("-W", "error", *left_out, "-p", "no:xdist")
 
 
 @pytest.mark.interpreter
@@ -361,35 +351,6 @@ def test_leaks_fail_the_test(pytester: pytest.Pytester) -> None:
     assert "child process" in text
 
 
-def test_peers_may_be_killed_stopped_and_restarted(pytester: pytest.Pytester) -> None:
-    run(
-        pytester,
-        """
-        import pytest, tent
-
-        def test_it(tent_cluster, tent_oracle):
-            cluster = tent_cluster(2, rails=2)
-            first, second = cluster.peers
-            src, dst = tent_oracle.regions(cluster, 1 << 20, peer=1)
-            address = first.address
-            first.stop()
-            cluster.engine.write(src, dst).result(10)  # the other one does not notice
-            first.resume()
-            first.restart()
-            assert first.address == address and first.alive
-            with cluster.engine.open(address) as segment:
-                assert segment.alive()
-            first.kill()
-            assert not first.alive and second.alive and "ended" in repr(first)
-            with pytest.raises(RuntimeError):
-                first.metrics()
-            assert second.metrics()["tent_regions"] == 1
-            tent_oracle.check()
-            assert "2 peers" in repr(cluster)
-        """,
-    ).assert_outcomes(passed=1)
-
-
 @pytest.mark.slow
 def test_under_xdist(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
@@ -407,37 +368,6 @@ def test_under_xdist(pytester: pytest.Pytester) -> None:
         """,
         "-n2",
     ).assert_outcomes(passed=2)
-
-
-def test_functions_run_in_the_peer(pytester: pytest.Pytester) -> None:
-    run(
-        pytester,
-        """
-        import pytest
-
-        CALLS = []
-
-        def largest(there, name):
-            CALLS.append(name)
-            return [max(there.memories[name].view), len(CALLS)]
-
-        def broken(there):
-            raise KeyError("nothing")
-
-        def test_results_errors_and_the_module_there(tent_pair):
-            peer = tent_pair().peer
-            peer.region("kv", 5000, seed=3)
-            assert peer.run(largest, name="kv") == [255, 1]
-            assert peer.run(largest, name="kv") == [255, 2]  # the module stays over there
-            assert CALLS == []  # and is not this one
-            with pytest.raises(RuntimeError, match="peer-0: KeyError: 'nothing'"):
-                peer.run(broken)
-            assert peer.wrong("kv", 3) == "" and "byte 0 of 5000" in peer.wrong("kv", 4)
-            peer.fill("kv", 4)
-            assert peer.wrong("kv", 4) == ""
-            peer.close_region("kv")
-        """,
-    ).assert_outcomes(passed=1)
 
 
 def test_memory_knows_its_expected_bytes() -> None:

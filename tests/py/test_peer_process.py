@@ -1,0 +1,128 @@
+"""Peers of the test kit in pytest runs of their own: they die, stand still, keep silent, and run functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import peer_side
+import pytest
+from inner import run
+
+from tent.testing import Pair
+
+
+def test_a_peer_that_does_not_answer_ends_with_all_else(pytester: pytest.Pytester) -> None:
+    """Its answer never comes, so none is taken for that to the next command, and the test's engines end."""
+    result = run(
+        pytester,
+        """
+        import os, signal
+        import pytest
+        import tent.testing.peer
+
+        pair = None
+
+        def waits(there):
+            signal.pause()
+
+        @pytest.mark.parametrize("asked", ["in the test", "at its end"])
+        def test_in_vain(monkeypatch, tent_pair, tent_faults, asked):
+            global pair
+            pair = tent_pair()
+            tent_faults.peer.drop()
+            monkeypatch.setattr(tent.testing.peer, "ANSWER_SECONDS", 0.1)
+            if asked == "at its end":
+                pair.peer.stop()
+                monkeypatch.setattr(pair.peer, "resume", lambda: None)
+                return
+            with pytest.raises(RuntimeError, match="gave no answer"):
+                pair.peer.run(waits)
+            assert not pair.peer.alive
+            with pytest.raises(RuntimeError, match="is gone"):
+                pair.peer.metrics()
+
+        def test_interrupted(tent_pair, monkeypatch):
+            pair = tent_pair()
+            interrupted = lambda *_: signal.raise_signal(signal.SIGINT)
+            monkeypatch.setattr(tent.testing.peer.select, "select", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pair.peer.run(waits)
+            monkeypatch.undo()
+            with pytest.raises(RuntimeError, match="is gone"):
+                pair.peer.metrics()
+
+        @pytest.fixture(autouse=True)
+        def nothing_is_left():
+            yield
+            assert pair.engine.closed and not pair.peer.alive
+        """,
+    )
+    result.assert_outcomes(passed=3, errors=1)
+    assert "gave no answer" in result.stdout.str()
+
+
+def test_functions_over_there_may_print(tent_pair: Callable[..., Pair], capfd: pytest.CaptureFixture[str]) -> None:
+    pair = tent_pair()
+    assert pair.peer.run(peer_side.prints) == [1, 2]
+    out, err = capfd.readouterr()
+    assert not out and "by Python" in err and "by C" in err
+
+
+def test_peers_may_be_killed_stopped_and_restarted(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        import pytest, tent
+
+        def test_it(tent_cluster, tent_oracle):
+            cluster = tent_cluster(2, rails=2)
+            first, second = cluster.peers
+            src, dst = tent_oracle.regions(cluster, 1 << 20, peer=1)
+            address = first.address
+            first.stop()
+            cluster.engine.write(src, dst).result(10)  # the other one does not notice
+            first.resume()
+            first.restart()
+            assert first.address == address and first.alive
+            with cluster.engine.open(address) as segment:
+                assert segment.alive()
+            first.kill()
+            assert not first.alive and second.alive and "ended" in repr(first)
+            with pytest.raises(RuntimeError):
+                first.metrics()
+            assert second.metrics()["tent_regions"] == 1
+            tent_oracle.check()
+            assert "2 peers" in repr(cluster)
+        """,
+    ).assert_outcomes(passed=1)
+
+
+def test_functions_run_in_the_peer(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        import pytest
+
+        CALLS = []
+
+        def largest(there, name):
+            CALLS.append(name)
+            return [max(there.memories[name].view), len(CALLS)]
+
+        def broken(there):
+            raise KeyError("nothing")
+
+        def test_results_errors_and_the_module_there(tent_pair):
+            peer = tent_pair().peer
+            peer.region("kv", 5000, seed=3)
+            assert peer.run(largest, name="kv") == [255, 1]
+            assert peer.run(largest, name="kv") == [255, 2]  # the module stays over there
+            assert CALLS == []  # and is not this one
+            with pytest.raises(RuntimeError, match="peer-0: KeyError: 'nothing'"):
+                peer.run(broken)
+            assert peer.wrong("kv", 3) == "" and "byte 0 of 5000" in peer.wrong("kv", 4)
+            peer.fill("kv", 4)
+            assert peer.wrong("kv", 4) == ""
+            peer.close_region("kv")
+        """,
+    ).assert_outcomes(passed=1)
