@@ -98,12 +98,15 @@ class Oracle:
             self._assert(move, move.wrong_target(move.scribble_seed), "something landed after the end")
 
     def look_again(self) -> None:
-        """The last look, once the engines are closed: nothing but the bytes that check() left may be there."""
+        """The last look, once the engines are closed: nothing but the bytes that check() left may be there. Memory of a
+        peer that is gone is gone."""
         for move in self._moves:
-            if move.wrong or not move.peer.alive:
+            if move.wrong:
                 continue
             left = move.scribble_seed if move.checked else None
-            self._assert(move, move.wrong_target(left) or move.wrong_source(), "after the engines were closed")
+            near, far = (left, move.source_seed) if move.read else (move.source_seed, left)
+            wrong = move.wrong_near(near) or (move.wrong_far(far) if move.peer.alive else "")
+            self._assert(move, wrong, "after the engines were closed")
 
     def _assert(self, move: _Move, wrong: str, when: str) -> None:
         __tracebackhide__ = True

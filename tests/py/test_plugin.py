@@ -293,6 +293,14 @@ def test_bytes_that_are_wrong_or_late_fail_the_test(pytester: pytest.Pytester) -
             tent_oracle.check()
             pair.engine.write(src[3:99], dst[3:99]).result(10)
 
+        def test_late_behind_a_dead_peer(tent_pair, tent_oracle):
+            pair = tent_pair()
+            near, far = tent_oracle.regions(pair, 1000, "read")
+            pair.engine.read(near, far).result(10)
+            tent_oracle.check()
+            pair.peer.kill()
+            near.view[5] ^= 1
+
         def test_guard_bands():
             memory = Memory(1000, 3)
             assert memory.wrong(3) == ""
@@ -303,12 +311,13 @@ def test_bytes_that_are_wrong_or_late_fail_the_test(pytester: pytest.Pytester) -
             assert "behind" in memory.wrong(3)
         """,
     )
-    result.assert_outcomes(passed=2, failed=3, errors=1)  # "late" is found when the test ends: an error
+    result.assert_outcomes(passed=3, failed=3, errors=2)  # "late" is found when the test ends: an error
     text = result.stdout.str()
     assert "byte 50000 of 100000 is" in text
     assert re.search(r"here: byte 999\d\d of 100000 is", text)  # of 100 bytes, one may be right by chance
     assert "in peer-0: byte 7 of 1000 is" in text
-    assert re.search(r"in peer-0: byte \d+ of 1000 is .* after the engines were closed", text)
+    for place in (r"in peer-0: byte \d+", "here: byte 5"):
+        assert re.search(rf"{place} of 1000 is .* after the engines were closed", text)
 
 
 def test_leaks_fail_the_test(pytester: pytest.Pytester) -> None:
