@@ -103,13 +103,15 @@ func (t *Transport) atCompletion(c transport.Completion) *rule {
 	return nil
 }
 
-// slowest returns r, or a rule that slows the same slice down more than r does: the hit is then that rule's. Called
-// with the mutex.
+// slowest returns r, or a rule that hits the same slice and slows it down more. Then the hit is that rule's alone.
+// Called with the mutex.
 func (t *Transport) slowest(r *rule, s *transport.Slice) *rule {
 	for _, other := range t.plan.current() {
-		if r.verb == slow && other.verb == slow && other.bytesPerSecond < r.bytesPerSecond && t.matches(other, s) {
-			t.ledger.count(r, -1)
-			t.ledger.count(other, 1)
+		if r.verb != slow || other.verb != slow || other.bytesPerSecond >= r.bytesPerSecond || !t.matches(other, s) {
+			continue
+		}
+		if back := t.ledger.of(other).back; t.ledger.strikes(other, back.slices, back.bytes) {
+			t.ledger.unstrike(r)
 			r = other
 		}
 	}

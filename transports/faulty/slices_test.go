@@ -3,6 +3,7 @@ package faulty
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -146,6 +147,34 @@ func TestSlowRailsCarryWhatTheyAreToldTo(t *testing.T) {
 	require.Less(t, b.ended(list), 40)
 	b.c.Wait(t, list...)
 	require.GreaterOrEqual(t, clock.Now().Sub(begin), 95*time.Millisecond)
+}
+
+// TestASlowerRuleBeginsWhenItsParametersSay: it takes no slice that it would not hit by itself. The rails of the test
+// kit's pairs are slowed all the time, as this one is.
+func TestASlowerRuleBeginsWhenItsParametersSay(t *testing.T) {
+	const n = 6
+	for parameters, want := range map[string][]int{"after_slices=4": {4, 5}, "after_bytes=4kB": {4, 5}, "nth=2": {1},
+		"every=3": {2, 5}, "count=2": {0, 1}, "rate=0": nil, "nth=1000": nil} {
+		b := newBench(t, "slow=1GiB ambient; slow=1 "+parameters) // that one keeps a slice for a quarter of an hour
+		list := b.slices(b.c.Rail(t), n)
+		require.Equal(t, n, b.c.Send(list...))
+		var kept, passing []*transport.Slice
+		for i, s := range list {
+			if slices.Contains(want, i) {
+				kept = append(kept, s)
+			} else {
+				passing = append(passing, s)
+			}
+		}
+		b.c.Wait(t, passing...)
+		require.Zero(t, b.ended(kept), parameters)
+		_, struck, ambient := b.a.Transport.(*Transport).Injected()
+		require.Equal(t, uint64(len(want)), struck, parameters)
+		require.Equal(t, uint64(n-len(want)), ambient, parameters)
+		require.Equal(t, uint64(len(want)), b.plan.Struck()[0].Hits, parameters)
+		b.a.Transport.Withdraw(kept)
+		b.c.Wait(t, kept...)
+	}
 }
 
 func TestWhatASlowRailStillCarriesComesBackWhenAskedFor(t *testing.T) {
