@@ -9,7 +9,8 @@
 // that dies or is pulled, each status of a completion, completions that are lost or come twice, calls that find no
 // memory, keys that come back at once, and WRITEs that are acknowledged before they are placed, until a READ of their
 // memory on their pair pushes them. One makes a fault of Soft-RoCE certain: a READ on a pair that has carried WRITEs
-// out is reported as done halfway.
+// out is reported as done halfway. To end a queue or a pair whose events were taken and not acknowledged, in which the
+// real library hangs, ends the process.
 //
 // It is never shipped. Its rules are our belief about NICs: a test that passes here was not run on one.
 package verbs

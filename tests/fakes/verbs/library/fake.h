@@ -57,6 +57,7 @@ struct queue {
 	unsigned first, count;
 	bool armed, lost;
 	int users;
+	unsigned owed; /* acknowledgements of its events that were taken; the same of a pair */
 };
 
 struct request { uint64_t id, local, remote, turn; uint32_t length, lkey, rkey, opcode, flags, done; char *inlined; };
@@ -74,6 +75,7 @@ struct pair {
 	bool taken;
 	bool broken;             /* by a request of another process: our own wire flushes it */
 	double retry, due;       /* when the peer is given up; when the request may begin; 0: not set */
+	unsigned owed;
 	bool wrote;              /* it has carried a WRITE with bytes out since it was new */
 	struct landing *late, **last; /* WRITEs that are acknowledged and not placed, of the receiving pair */
 };
@@ -126,6 +128,7 @@ void announce_all(void); /* the same in all processes: what their wires can reac
 void await(const seats *busy); /* until no wire moves bytes of the entry */
 double now(void);        /* seconds */
 void notify(struct context *, uint32_t type, void *about, int port);
+void dismiss(struct context *, const void *about, const unsigned *owed, const char *call); /* the events of an object that ends */
 void completed(struct pair *, const struct request *, uint32_t status);
 void flush(struct pair *, uint32_t first_status);
 void settle(struct pair *, const struct memory *in); /* places what is late, in one memory or in all (NULL) */

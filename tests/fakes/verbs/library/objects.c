@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+enum { PATIENCE = 5 }; /* seconds */
+
 struct knobs knobs;
 struct counts counts;
 
@@ -92,6 +94,45 @@ void notify(struct context *c, uint32_t type, void *about, int port) {
 		abort();
 }
 
+/* Nobody takes an event of the object any more. Those that were taken have to be acknowledged: the real library waits for
+ * that without a limit (ibv_get_async_event(3), ibv_get_cq_event(3)), and this one ends the process. */
+void dismiss(struct context *c, const void *about, const unsigned *owed, const char *call) {
+	unsigned kept = 0;
+	for (unsigned i = 0; i < c->count; i++) {
+		struct event e = c->events[(c->first + i) % EVENTS];
+		if (e.about != about)
+			c->events[(c->first + kept++) % EVENTS] = e;
+	}
+	c->count = kept;
+	for (double limit = now() + PATIENCE; *owed > 0; doze(limit)) {
+		if (now() >= limit) {
+			fprintf(stderr, "fake libibverbs: %s would hang: %u events are not acknowledged\n", call, *owed);
+			abort();
+		}
+	}
+}
+
+/* owed_of is the count of the object of an event, NULL if it is about none. */
+static unsigned *owed_of(const struct tv_async_event *e) {
+	switch (e->event_type) {
+	case TV_EVENT_CQ_ERR:
+		return &((struct queue *)e->element.cq)->owed;
+	case TV_EVENT_QP_FATAL: case TV_EVENT_QP_REQ_ERR: case TV_EVENT_QP_ACCESS_ERR: case TV_EVENT_COMM_EST:
+	case TV_EVENT_SQ_DRAINED: case TV_EVENT_PATH_MIG: case TV_EVENT_PATH_MIG_ERR: case TV_EVENT_QP_LAST_WQE:
+		return &((struct pair *)e->element.qp)->owed;
+	}
+	return NULL;
+}
+
+static void acknowledge(unsigned *owed, unsigned n) {
+	if (*owed < n) {
+		fprintf(stderr, "fake libibverbs: %u events are acknowledged, of %u that were taken\n", n, *owed);
+		abort();
+	}
+	*owed -= n;
+	announce();
+}
+
 int ibv_get_async_event(struct tv_context *public, struct tv_async_event *e) {
 	struct context *c = (struct context *)public;
 	char byte;
@@ -112,11 +153,20 @@ int ibv_get_async_event(struct tv_context *public, struct tv_async_event *e) {
 		e->element.qp = got->about;
 	else
 		e->element.port_num = got->port;
+	unsigned *owed = owed_of(e);
+	if (owed)
+		++*owed;
 	unlock();
 	return 0;
 }
 
-void ibv_ack_async_event(struct tv_async_event *e) { (void)e; }
+void ibv_ack_async_event(struct tv_async_event *e) {
+	lock();
+	unsigned *owed = owed_of(e);
+	if (owed)
+		acknowledge(owed, 1);
+	unlock();
+}
 
 int ibv_query_device(struct tv_context *c, struct tv_device_attr *a) {
 	memset(a, 0, sizeof *a);
@@ -339,6 +389,16 @@ struct tv_cq *ibv_create_cq(struct tv_context *c, int entries, void *context, st
 	return &q->public;
 }
 
+/* quiet takes the rings of a queue out of its channel, which goes around once. */
+static void quiet(struct queue *q) {
+	struct channel *h = (struct channel *)q->public.channel;
+	struct tv_cq *ring = NULL;
+	do {
+		if (ring != &q->public && write(h->wake, &ring, sizeof ring) != sizeof ring)
+			abort();
+	} while (read(h->public.fd, &ring, sizeof ring) == sizeof ring && ring);
+}
+
 int ibv_destroy_cq(struct tv_cq *public) {
 	struct queue *q = (struct queue *)public;
 	if (gone(public->context))
@@ -346,6 +406,9 @@ int ibv_destroy_cq(struct tv_cq *public) {
 	lock();
 	int busy = q->users > 0;
 	if (!busy) {
+		if (public->channel)
+			quiet(q);
+		dismiss((struct context *)public->context, public, &q->owed, "ibv_destroy_cq");
 		((struct context *)public->context)->users--;
 		if (public->channel)
 			((struct channel *)public->channel)->users--;
@@ -359,13 +422,18 @@ int ibv_destroy_cq(struct tv_cq *public) {
 
 int ibv_get_cq_event(struct tv_channel *h, struct tv_cq **cq, void **context) {
 	__atomic_fetch_add(&counts.drains, 1, __ATOMIC_RELAXED);
-	if (read(h->fd, cq, sizeof *cq) != sizeof *cq)
-		return -1;
-	*context = (*cq)->cq_context;
-	return 0;
+	lock(); /* the descriptor does not block, by tent's will */
+	bool rang = read(h->fd, cq, sizeof *cq) == sizeof *cq;
+	if (rang) {
+		*context = (*cq)->cq_context;
+		((struct queue *)*cq)->owed++;
+	}
+	unlock();
+	return rang ? 0 : -1;
 }
 
 void ibv_ack_cq_events(struct tv_cq *cq, unsigned n) {
-	(void)cq;
-	(void)n;
+	lock();
+	acknowledge(&((struct queue *)cq)->owed, n);
+	unlock();
 }

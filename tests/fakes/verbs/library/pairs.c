@@ -59,15 +59,7 @@ struct tv_qp *ibv_create_qp(struct tv_pd *pd, struct tv_qp_init_attr *a) {
 	return &p->public;
 }
 
-static void forget(struct pair *p) { /* its events and completions */
-	struct context *c = (struct context *)p->public.context;
-	unsigned kept = 0;
-	for (unsigned i = 0; i < c->count; i++) {
-		struct event e = c->events[(c->first + i) % EVENTS];
-		if (e.about != &p->public)
-			c->events[(c->first + kept++) % EVENTS] = e;
-	}
-	c->count = kept;
+static void forget(struct pair *p) { /* its completions */
 	for (unsigned i = 0; i < p->queue->count; i++) {
 		struct ended *e = &p->queue->ring[(p->queue->first + i) % (unsigned)p->queue->public.cqe];
 		if (e->pair == p)
@@ -83,6 +75,7 @@ int ibv_destroy_qp(struct tv_qp *public) {
 	public->state = TV_QPS_RESET;
 	await(&p->busy);
 	settle(p, NULL);
+	dismiss((struct context *)public->context, public, &p->owed, "ibv_destroy_qp");
 	forget(p);
 	pairs[public->qp_num % PAIRS] = NULL;
 	p->queue->users--;

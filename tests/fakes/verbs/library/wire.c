@@ -264,7 +264,7 @@ static void tell(struct tv_device *d, uint32_t type) {
 			known = told[k] == c;
 		if (!known && n < 64) {
 			told[n++] = c;
-			notify(c, type, NULL, 1);
+			notify(c, type, type == TV_EVENT_CQ_ERR ? pairs[i]->queue : NULL, 1);
 		}
 	}
 }
