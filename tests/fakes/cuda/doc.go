@@ -44,6 +44,8 @@
 //	copies of one address space may cross mappings              unified addresses
 //	cuStreamWaitValue32 waits for pinned memory, compares with  CUDA driver API, stream memory operations
 //	  a wrap, and nobody wakes it: the front end polls
+//	while a stream is captured, threads that are not RELAXED    the same, cuThreadExchangeStreamCaptureMode; PyTorch's
+//	  allocate, free, pin and ask for events in vain: 900         watchdog of NCCL asks for events in RELAXED
 //	freeing waits for the work of the process                   CUDA runtime API, cudaFree
 //
 // Rates are not emulated. Nothing here has been compared with a real GPU yet.

@@ -122,7 +122,8 @@ func (l *Loaded) Stream() uintptr { return uintptr(l.number("stream")) }
 // EndStream ends a stream; its context is current.
 func (l *Loaded) EndStream(s uintptr) error { return l.code("end_stream", uint64(s)) }
 
-// Capture makes a stream seem to be captured into a graph, or ends that.
+// Capture makes a stream seem to be captured into a graph, or ends that. Meanwhile threads may not allocate or ask for
+// events, unless their mode of captures is RELAXED.
 func (l *Loaded) Capture(s uintptr, on bool) error {
 	var value uint64
 	if on {

@@ -341,6 +341,46 @@ func TestGatesWaitForTheirStreamAlone(t *testing.T) {
 	})
 }
 
+// A framework captures a graph, which forbids this thread to allocate, and tent works on it all the same.
+func TestACaptureOfTheProgramForbidsUsNothing(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		from, err := platform.Allocate(0, 4096)
+		require.NoError(t, err)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		require.NoError(t, gpu.Enter(0))
+		captured := gpu.Stream()
+		require.NoError(t, gpu.Capture(captured, true))
+		require.Zero(t, gpu.Pinned(4096))
+
+		to, err := platform.Allocate(0, 4096)
+		require.NoError(t, err)
+		require.NoError(t, gpu.Poke(from, bytes.Repeat([]byte{7}, 4096)))
+		copies, burst, round := new(driver.Copies), new(driver.Burst), new(driver.Round)
+		require.NoError(t, burst.Begin(copies, 0, 0))
+		burst.Add(to, from, 4096)
+		burst.Post()
+		for !copies.Ended() {
+			round.Add(copies)
+			round.Ask()
+		}
+		require.NoError(t, copies.Finish())
+		got := make([]byte, 4096)
+		require.NoError(t, gpu.Peek(got, to))
+		require.Equal(t, bytes.Repeat([]byte{7}, 4096), got)
+		pinned, err := driver.Pin(0, 4096)
+		require.NoError(t, err)
+		require.NoError(t, driver.Unpin(0, pinned))
+		require.NoError(t, platform.Free(to, 4096))
+
+		require.Zero(t, gpu.Pinned(4096), "the thread's mode is the program's again")
+		require.NoError(t, gpu.Capture(captured, false))
+		require.NoError(t, gpu.EndStream(captured))
+		require.NoError(t, gpu.Leave())
+		require.NoError(t, platform.Free(from, 4096))
+	})
+}
+
 // await looks at a gate until it is open.
 func await(t *testing.T, g device.Gate) {
 	for range 1 << 22 {

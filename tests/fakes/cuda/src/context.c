@@ -20,7 +20,9 @@ static void in_child(void) { child = 1; }
 #define DEPTH_MAX 16
 static __thread struct context *stack[DEPTH_MAX];
 static __thread int depth;
+enum { RELAXED = 2 };
 static __thread int capture_mode; /* GLOBAL, as a thread begins */
+int fake_captures;
 
 struct fault {
 	char function[64];
@@ -84,12 +86,24 @@ int fake_injected(const char *function, struct context *where) {
 
 static int injected(const char *function) { return fake_injected(function, depth ? stack[depth - 1] : NULL); }
 
+/* Captures of others are in the mode GLOBAL, and these calls are unsafe beside them. */
+static int unsafe(const char *function) {
+	static const char *const calls[] = {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostAlloc", "cuMemFreeHost",
+		"cuMemHostRegister_v2", "cuMemHostUnregister", "cuEventQuery", "cuEventSynchronize"};
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+		if (!strcmp(function, calls[i]))
+			return 1;
+	return 0;
+}
+
 int fake_enter(const char *function) {
 	pthread_mutex_lock(&fake_lock);
 	fake_stats.calls++;
 	int result = injected(function);
 	if (!result && (!started || child))
 		result = NOT_INITIALIZED; /* before cuInit, and in a child that was forked */
+	if (!result && fake_captures && capture_mode != RELAXED && unsafe(function))
+		result = CAPTURE_UNSUPPORTED;
 	if (result)
 		pthread_mutex_unlock(&fake_lock);
 	return result;
@@ -148,6 +162,7 @@ static const struct { int code; const char *name, *text; } words[] = {
 	{ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
 	{NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
 	{NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+	{CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
 };
 
 static int word(int code, const char **into, int name) {

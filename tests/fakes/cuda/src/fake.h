@@ -24,7 +24,7 @@ enum {
 	OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201, ALREADY_MAPPED = 208, PEER_UNSUPPORTED = 217, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
 	ILLEGAL_ADDRESS = 700, PEER_ALREADY_ENABLED = 704, HOST_ALREADY_REGISTERED = 712, HOST_NOT_REGISTERED = 713,
-	NOT_PERMITTED = 800, NOT_SUPPORTED = 801
+	NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900
 };
 
 enum { FLAG_POSIX_FD = 1, FLAG_FABRIC = 8 };
@@ -113,6 +113,7 @@ extern struct stream *fake_streams;
 extern struct stats fake_stats;
 extern struct context fake_contexts[DEVICES_MAX];
 extern int fake_devices;
+extern int fake_captures; /* streams that are being captured */
 
 /* context.c */
 int fake_enter(const char *function); /* takes the lock; on an error it is not held */

@@ -221,6 +221,7 @@ API int cuStreamDestroy_v2(struct stream *handle) {
 	if (!s)
 		return fake_leave(INVALID_HANDLE);
 	s->ending = 1;
+	fake_captures -= s->capturing;
 	pthread_cond_signal(&s->came);
 	while (s->context)
 		pthread_cond_wait(&fake_moved, &fake_lock);

@@ -74,8 +74,11 @@ API int fakecuda_work(uint64_t address, int byte, uint64_t bytes, uint64_t strea
 
 /* Makes a stream seem to be captured into a graph. */
 API int fakecuda_capture(uint64_t stream, int on) {
-	((struct stream *)stream)->capturing = on;
-	return OK;
+	struct stream *s = (struct stream *)stream;
+	pthread_mutex_lock(&fake_lock);
+	fake_captures += on - s->capturing;
+	s->capturing = on;
+	return fake_leave(OK);
 }
 
 API uint64_t fakecuda_pinned(uint64_t bytes) {
