@@ -188,11 +188,11 @@ class Faults:
         self._inject(f"slow={pace_of(bytes_per_second)}", how)
 
     def down(self, **how: Unpack[How]) -> None:
-        """They go down, and stay down."""
+        """They go down at once, and stay down. `how` is unused_ok alone."""
         self._inject("down", how)
 
     def reset(self, **how: Unpack[How]) -> None:
-        """They break, once, and come back as fast as they can."""
+        """They break at once, and come back as fast as they can. `how` is unused_ok alone."""
         self._inject("reset", how)
 
     # Faults of calls

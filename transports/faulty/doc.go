@@ -31,8 +31,8 @@
 //	            short                       Submit stops before this slice; Ready follows
 //	rails'      blackhole                   from here on nothing is sent and nothing comes back
 //	faults      slow=10MiB                  the rail carries that number of bytes a second
-//	            down                        the rail goes down and stays down
-//	            reset                       the rail goes down, once, and comes back as fast as it can
+//	            down                        the rail goes down at once and stays down
+//	            reset                       the rail goes down at once, and comes back as fast as it can
 //	others'     fail_register  fail_attach  Register, Attach fail
 //	            fail_sync                   a file's bytes are there, but not on stable storage
 //	faults      control_down                calls to the peer over the control plane fail, open connections break
@@ -48,8 +48,9 @@
 // The first four are those of the failover seed's FaultProxyTransport, with slices for its submits; they fail with
 // the scope of the link, so the engine goes to the next route, the others with that of the rail. heal ends the faults
 // with the selectors that it names, all without selectors: held slices are delivered, swallowed ones reported as
-// lost. For fail_register, fail_attach, fail_sync and control_down the parameters count calls, and peer= is the address
-// that is called.
+// lost. down and reset take the selectors transport=, peer= and rail=, and of the parameters ambient and unused_ok.
+// For fail_register, fail_attach, fail_sync and control_down the parameters count calls, and peer= is the address that
+// is called.
 //
 // A slice meets one fault on its way out (of several that fit, the first in: reject, short, blackhole, drop, truncate,
 // duplicate) and, if it was sent as it is, one on its way back (blackhole, drop_completion, lose, corrupt, delay,

@@ -106,13 +106,30 @@ func parseStatement(statement string, line, column int) ([]*rule, error) {
 				return nil, p.fail("", "%s %v", p.name, err)
 			}
 		}
-		if r.silent && !slices.Contains(silenced, r.verb) {
-			return nil, p.fail("", "%s cannot be silent", p.name)
+		if err := refuse(p, &r, list); err != nil {
+			return nil, err
 		}
 		rules = append(rules, &r)
 	}
 	return rules, nil
 }
+
+// refuse names a word of a statement that one of its faults would ignore.
+func refuse(fault placed, r *rule, list []placed) error {
+	if r.silent && !slices.Contains(silenced, r.verb) {
+		return fault.fail("", "%s cannot be silent", fault.name)
+	}
+	for _, p := range list {
+		if (r.verb == down || r.verb == reset) && slices.Contains(aboutSlices, p.name) {
+			return p.fail("it strikes whole rails, when it is injected", "%s takes no %s", fault.name, p.name)
+		}
+	}
+	return nil
+}
+
+// aboutSlices are the words that choose slices or tell their errors; down and reset take none of them.
+var aboutSlices = []string{"op", "class", "nth", "every", "rate", "after_bytes", "after_slices", "count", "code",
+	"scope", "side", "collateral"}
 
 // silenced are the faults that take the parameter silent.
 var silenced = []verb{blackhole, drop, dropCompletion, truncate, controlDown}

@@ -1,6 +1,7 @@
 package faulty
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -112,11 +113,27 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		"slow=0":                               `slow takes bytes a second`,
 		"reorder":                              `reorder needs a value`,
 		"corrupt silent":                       `line 1, column 1: corrupt cannot be silent`,
+		"rail=1 down after_bytes=1GiB":         `line 1, column 13: down takes no after_bytes; it strikes whole rails`,
+		"op=READ reset":                        `line 1, column 1: reset takes no op`,
+		"down code=LOST":                       `line 1, column 6: down takes no code`,
 		"rail=1 after_bytes=5":                 `line 1, column 1: nothing happens in "rail=1 after_bytes=5"; add a fault, such as reject`,
 	} {
 		_, err := parse(text)
 		require.ErrorContains(t, err, want, text)
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), text)
+	}
+}
+
+// TestRailsGoDownAtOnceOrNotAtAll: down and reset have no word that puts them off or chooses slices.
+func TestRailsGoDownAtOnceOrNotAtAll(t *testing.T) {
+	for _, fault := range []string{"down", "reset"} {
+		for _, word := range []string{"op=READ", "class=0", "nth=3", "every=2", "rate=0", "after_bytes=1",
+			"after_slices=1", "count=1", "code=LOST", "scope=link", "side=local", "collateral"} {
+			_, err := parse("rail=1 " + word + " " + fault)
+			require.ErrorContains(t, err, fault+" takes no "+strings.Split(word, "=")[0])
+		}
+		_, err := parse("transport=tcp peer=h:1 rail=1 unused_ok ambient " + fault)
+		require.NoError(t, err)
 	}
 }
 
