@@ -99,7 +99,11 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 		if n > 0 {
 			took := t.Transport.Submit(list[done : done+n])
 			if took < n {
-				t.uncount(list[done+took:done+n], hit)
+				counted := done + n
+				if hit != nil {
+					counted++
+				}
+				t.uncount(list[done+took:counted], hit)
 				return done + took
 			}
 			done += n
@@ -149,8 +153,8 @@ func (t *Transport) atSubmit(s *transport.Slice) *rule {
 	return nil
 }
 
-// uncount forgets slices that the inner transport did not take, and the hit that would have come after them: they will
-// be submitted again.
+// uncount forgets slices that were not accepted, and the hit of the last one, if there is one: they will be submitted
+// again.
 func (t *Transport) uncount(list []*transport.Slice, hit *rule) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
