@@ -4,8 +4,8 @@ import "math/rand/v2"
 
 // ledger is how far somebody got with each rule. Its owner's mutex guards it.
 type ledger struct {
-	random *rand.Rand
-	spent  map[*rule]*spent
+	seed  uint64
+	spent map[*rule]*spent
 
 	struck, ambient uint64 // faults that have happened, and those of ambient rules
 }
@@ -15,16 +15,30 @@ type ledger struct {
 type spent struct {
 	out, back struct{ slices, bytes uint64 }
 	times     uint64
+	// chance decides about slices and calls, guess about signs of life. The engine asks for those at moments that no
+	// seed repeats, so they take nothing from chance.
+	chance, guess *rand.Rand
 }
 
 func newLedger() ledger { return ledger{spent: map[*rule]*spent{}} }
 
-func (l *ledger) reseed(seed uint64) { l.random = rand.New(rand.NewPCG(seed, 0x6661756c74)) }
+// reseed begins the chance of all rules anew.
+func (l *ledger) reseed(seed uint64) {
+	l.seed = seed
+	for r, s := range l.spent {
+		s.begin(seed, r.number)
+	}
+}
+
+func (s *spent) begin(seed, number uint64) {
+	s.chance, s.guess = rand.New(rand.NewPCG(seed, 2*number)), rand.New(rand.NewPCG(seed, 2*number+1))
+}
 
 func (l *ledger) of(r *rule) *spent {
 	s := l.spent[r]
 	if s == nil {
 		s = &spent{}
+		s.begin(l.seed, r.number)
 		l.spent[r] = s
 	}
 	return s
@@ -42,7 +56,7 @@ func (l *ledger) keep(now map[*rule]bool) {
 // strikes reports whether a rule hits its slice now, after the slices and bytes that passed with it, and counts.
 func (l *ledger) strikes(r *rule, slices, bytes uint64) bool {
 	s := l.of(r)
-	if !r.reaches(slices, bytes) || r.count > 0 && s.times >= r.count || r.rate < 1 && l.random.Float64() >= r.rate {
+	if !r.reaches(slices, bytes) || r.count > 0 && s.times >= r.count || r.rate < 1 && s.chance.Float64() >= r.rate {
 		return false
 	}
 	s.times++
@@ -78,7 +92,7 @@ func (l *ledger) call(r *rule) bool {
 func (l *ledger) wouldHit(r *rule) bool {
 	s := l.of(r)
 	return r.reaches(s.out.slices+1, s.out.bytes+1) && (r.count == 0 || s.times < r.count) &&
-		(r.rate >= 1 || l.random.Float64() < r.rate)
+		(r.rate >= 1 || s.guess.Float64() < r.rate)
 }
 
 // takeBack undoes the counts of a slice that was not accepted.

@@ -18,6 +18,7 @@ type Plan struct {
 
 	mu         sync.Mutex
 	seed       uint64
+	numbered   uint64 // rules since the seed was set
 	transports []*Transport
 	history    []*rule // faults that were ever injected, at most historyMax, the ambient ones left out
 }
@@ -106,7 +107,7 @@ func (p *Plan) change(made []*rule) (resets []*rule) {
 		case heal:
 			now = without(now, r)
 		case seed:
-			p.seed = r.seed
+			p.seed, p.numbered = r.seed, 0
 			p.wires.reseed(p.seed)
 			for _, t := range p.transports {
 				t.reseed(p.seed)
@@ -116,6 +117,7 @@ func (p *Plan) change(made []*rule) (resets []*rule) {
 			resets = append(resets, r)
 		default:
 			p.remember(r)
+			r.number = p.number(now)
 			now = append(now, r)
 		}
 	}
@@ -125,6 +127,14 @@ func (p *Plan) change(made []*rule) (resets []*rule) {
 		p.rules.Store(&now)
 	}
 	return resets
+}
+
+// number returns that of a rule to come. Numbers count from the last seed on, so that the same seed and the same faults
+// behind it have the same chance again. Called with the mutex.
+func (p *Plan) number(now []*rule) uint64 {
+	for p.numbered++; slices.ContainsFunc(now, func(r *rule) bool { return r.number == p.numbered }); p.numbered++ {
+	}
+	return p.numbered
 }
 
 // String is the plan in its language.

@@ -19,7 +19,6 @@ type wires struct {
 
 func (w *wires) init() {
 	w.ledger, w.open, w.turned = newLedger(), map[*wire]bool{}, make(chan struct{})
-	w.ledger.reseed(0)
 }
 
 func (w *wires) reseed(seed uint64) {

@@ -48,9 +48,10 @@ var (
 // ofSlices reports whether a fault can meet a slice.
 func (v verb) ofSlices() bool { return v <= short }
 
-// rule is one fault of a statement, with the statement's selectors and parameters. Only its count changes.
+// rule is one fault of a statement, with the statement's selectors and parameters. In a plan only its count changes.
 type rule struct {
 	verb               verb
+	number             uint64 // of its chance under the plan's seed; no two rules in force share one
 	text               string // as it was written, for Explain
 	transport, peer    string // "" any
 	rail, op, class    int    // -1 any
