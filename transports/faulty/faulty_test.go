@@ -155,6 +155,17 @@ func TestFailAfterNSubmits(t *testing.T) {
 	}
 }
 
+func TestACountIsTheMostThatStrike(t *testing.T) {
+	for count, text := range []string{"reject count=0", "reject count=1", "reject count=2"} {
+		b := newBench(t, text)
+		list := b.slices(b.c.Rail(t), 4)
+		require.Equal(t, 4, b.c.Send(list...))
+		for i, end := range b.c.Wait(t, list...) {
+			require.Equal(t, i < count, end.Err != nil, "%s, slice %d", text, i)
+		}
+	}
+}
+
 func TestFailInstall(t *testing.T) {
 	plan, err := New("transport=sim fail_install")
 	require.NoError(t, err)

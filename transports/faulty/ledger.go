@@ -56,7 +56,7 @@ func (l *ledger) keep(now map[*rule]bool) {
 // strikes reports whether a rule hits its slice now, after the slices and bytes that passed with it, and counts.
 func (l *ledger) strikes(r *rule, slices, bytes uint64) bool {
 	s := l.of(r)
-	if !r.reaches(slices, bytes) || r.count > 0 && s.times >= r.count || r.rate < 1 && s.chance.Float64() >= r.rate {
+	if !r.reaches(slices, bytes) || s.times >= r.count || r.rate < 1 && s.chance.Float64() >= r.rate {
 		return false
 	}
 	s.times++
@@ -91,7 +91,7 @@ func (l *ledger) call(r *rule) bool {
 // that leaves it to chance says yes at its rate.
 func (l *ledger) wouldHit(r *rule) bool {
 	s := l.of(r)
-	return r.reaches(s.out.slices+1, s.out.bytes+1) && (r.count == 0 || s.times < r.count) &&
+	return r.reaches(s.out.slices+1, s.out.bytes+1) && s.times < r.count &&
 		(r.rate >= 1 || s.guess.Float64() < r.rate)
 }
 

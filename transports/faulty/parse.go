@@ -2,6 +2,7 @@ package faulty
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -70,8 +71,8 @@ func parseStatement(statement string, line, column int) ([]*rule, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	base := rule{rail: -1, op: -1, class: -1, rate: 1, code: errs.Lost, scope: errs.ScopeRail, side: errs.SidePath,
-		text: strings.TrimSpace(statement)}
+	base := rule{rail: -1, op: -1, class: -1, rate: 1, count: math.MaxUint64, code: errs.Lost, scope: errs.ScopeRail,
+		side: errs.SidePath, text: strings.TrimSpace(statement)}
 	var faults []placed
 	seen := map[string]bool{}
 	for _, p := range list {

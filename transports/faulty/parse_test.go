@@ -1,6 +1,7 @@
 package faulty
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +14,8 @@ import (
 
 // plain is the rule that a statement starts from.
 func plain(v verb, text string, change func(*rule)) *rule {
-	r := &rule{verb: v, text: text, rail: -1, op: -1, class: -1, rate: 1, code: errs.Lost, scope: errs.ScopeRail,
-		side: errs.SidePath}
+	r := &rule{verb: v, text: text, rail: -1, op: -1, class: -1, rate: 1, count: math.MaxUint64, code: errs.Lost,
+		scope: errs.ScopeRail, side: errs.SidePath}
 	if change != nil {
 		change(r)
 	}
@@ -152,10 +153,25 @@ func TestHealEndsWhatItsSelectorsName(t *testing.T) {
 		"transport=tcp heal":  "rail=1 reject; rail=0 lose; reject",
 		"transport=rdma heal": "rail=1 reject; rail=0 lose; reject; transport=tcp down",
 		"rail=2 heal":         "rail=1 reject; rail=0 lose; reject; transport=tcp down",
+		"nth=3 heal":          "rail=1 reject; rail=0 lose; reject; transport=tcp down",
 	} {
 		p, err := New("rail=1 reject; rail=0 lose; reject; transport=tcp down; " + text)
 		require.NoError(t, err)
 		require.Equal(t, want, p.String(), text)
+	}
+}
+
+func TestHealEndsTheFaultsOfChosenSlices(t *testing.T) {
+	const text = "drop; nth=3 drop; nth=4 drop; every=3 drop; rail=1 every=3 drop"
+	for heal, want := range map[string]string{
+		"nth=3 heal":          "drop; nth=4 drop; every=3 drop; rail=1 every=3 drop",
+		"every=3 heal":        "drop; nth=3 drop; nth=4 drop",
+		"rail=1 every=3 heal": "drop; nth=3 drop; nth=4 drop; every=3 drop",
+		"heal":                "",
+	} {
+		p, err := New(text + ";" + heal)
+		require.NoError(t, err)
+		require.Equal(t, want, p.String(), heal)
 	}
 }
 

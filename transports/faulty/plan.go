@@ -160,9 +160,11 @@ func (p *Plan) current() []*rule {
 func without(rules []*rule, h *rule) (left []*rule) {
 	text := func(wish, have string) bool { return wish == "" || wish == have }
 	number := func(wish, have int) bool { return wish < 0 || wish == have }
+	turn := func(wish, have uint64) bool { return wish == 0 || wish == have }
 	for _, r := range rules {
 		if r.ambient != h.ambient || !(text(h.transport, r.transport) && text(h.peer, r.peer) &&
-			number(h.rail, r.rail) && number(h.op, r.op) && number(h.class, r.class)) {
+			number(h.rail, r.rail) && number(h.op, r.op) && number(h.class, r.class) && turn(h.nth, r.nth) &&
+			turn(h.every, r.every)) {
 			left = append(left, r)
 		}
 	}

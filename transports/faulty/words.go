@@ -58,7 +58,7 @@ type rule struct {
 	nth, every         uint64 // 0 all
 	rate               float64
 	afterBytes         uint64
-	afterSlices, count uint64 // count 0: any number of times
+	afterSlices, count uint64
 	delay              time.Duration
 	behind             uint64 // reorder
 	bytesPerSecond     uint64 // slow
