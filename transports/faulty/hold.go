@@ -38,6 +38,7 @@ func (t *Transport) holdFor(after time.Duration, s *transport.Slice, h *hold) {
 		mine := t.held[s] == h
 		if hole := t.swallows(s, passed); mine && hole != nil {
 			h.rule, h.behind, mine = hole, 0, false
+			t.ledger.strike(hole)
 		}
 		if mine {
 			t.release(s)

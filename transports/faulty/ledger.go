@@ -59,9 +59,14 @@ func (l *ledger) strikes(r *rule, slices, bytes uint64) bool {
 	if !r.reaches(slices, bytes) || s.times >= r.count || r.rate < 1 && s.chance.Float64() >= r.rate {
 		return false
 	}
-	s.times++
-	l.count(r, 1)
+	l.strike(r)
 	return true
+}
+
+// strike notes that a rule has struck.
+func (l *ledger) strike(r *rule) {
+	l.of(r).times++
+	l.count(r, 1)
 }
 
 // count notes that a rule has struck, or with -1 that it has not after all.

@@ -407,6 +407,7 @@ func TestABlackholeKeepsWhatASlowRailStillCarries(t *testing.T) {
 	probe.Probe(b.c.Rail(t), func(clock.Time, *errs.Error) { close(silent) }) // comes 100 ms later: all turns are over
 	<-silent
 	require.Equal(t, out, b.ended(list))
+	require.Equal(t, Count{"blackhole", uint64(len(list) - out), false}, b.plan.Struck()[1])
 	b.a.Transport.Withdraw(list)
 	for _, end := range b.c.Wait(t, list...)[out:] {
 		require.Equal(t, errs.Withdrawn, end.Err.Code, "as far as anybody can know, it was not delivered")
