@@ -63,9 +63,12 @@ func (t *Transport) settle(e *errand, err *errs.Error, pass []transport.Completi
 		Err: e.rule.error(t.peers[e.of.Rail.Link], t.name)})
 }
 
-// over ends an errand that the inner transport does not have.
+// over ends an errand that the inner transport does not have. A copy or a wrong byte that was not sent is no strike.
 func (t *Transport) over(e *errand) {
 	t.mu.Lock()
+	if e.kind != truncate {
+		t.ledger.unstrike(e.rule)
+	}
 	var pass []transport.Completion
 	if t.errands[&e.own] == e {
 		pass = t.settle(e, nil, nil)
@@ -129,7 +132,7 @@ func (t *Transport) refused(e *errand) {
 }
 
 // spoil changes a byte that a slice has delivered. It returns the errand that does it, to be submitted, or nil when
-// c is ready as it is now. Called with the mutex.
+// c is ready as it is now. A byte that cannot be changed is no strike. Called with the mutex.
 func (t *Transport) spoil(r *rule, c *transport.Completion) *errand {
 	s := c.Slice
 	local, remote := t.middle(s)
@@ -137,13 +140,16 @@ func (t *Transport) spoil(r *rule, c *transport.Completion) *errand {
 	case s.Checked:
 		*c = transport.Completion{Slice: s, Id: s.Id, Err: errs.New(errs.Corrupted, "faulty", "injected by %q", r.text).
 			WithScope(errs.ScopeSlice, errs.SidePath).WithPeer(t.peers[s.Rail.Link], t.name, "")}
+		return nil
 	case s.Op == transport.Read:
-		_ = touch(func() { mem.Bytes(local, 1)[0] ^= 0xff })
+		if touch(func() { mem.Bytes(local, 1)[0] ^= 0xff }) == nil {
+			return nil
+		}
 	case t.scratch.used != ^uint64(0):
 		slot, unit := bits.TrailingZeros64(^t.scratch.used), t.scratch.unit
 		wrong := t.scratch.memory[uint64(slot)*unit:][:unit]
 		if touch(func() { copy(wrong, mem.Bytes(local, int(unit))) }) != nil {
-			return nil
+			break
 		}
 		e := t.begin(r, s)
 		e.slot = slot
@@ -155,6 +161,7 @@ func (t *Transport) spoil(r *rule, c *transport.Completion) *errand {
 		e.end = &end
 		return e
 	}
+	t.ledger.unstrike(r)
 	return nil
 }
 

@@ -92,6 +92,41 @@ func TestCorruptionChangesOneByteWithoutAWord(t *testing.T) {
 	}
 }
 
+// frugal is an inner transport that has room for slices of the core alone.
+type frugal struct{ transport.Transport }
+
+func (f frugal) Submit(list []*transport.Slice) int {
+	if len(list) == 1 && list[0].Id >= ownId {
+		return 0
+	}
+	return f.Transport.Submit(list)
+}
+
+// TestWhatCannotBeSentIsNoStrike: a byte that stays right, or a copy that is not made, has tested nothing.
+func TestWhatCannotBeSentIsNoStrike(t *testing.T) {
+	for _, text := range []string{"corrupt count=1", "duplicate count=1"} {
+		b := newBench(t, text)
+		tr := b.a.Transport.(*Transport)
+		inner := tr.Transport
+		tr.Transport = frugal{inner}
+		list := b.slices(b.c.Rail(t), 2)
+		b.c.Must(t, list[0])
+		require.True(t, b.arrived(0), text)
+		require.Zero(t, b.plan.Struck()[0].Hits, text)
+		tr.Transport = inner
+		b.c.Must(t, list[1])
+		require.Equal(t, uint64(1), b.plan.Struck()[0].Hits, "%s: the next one", text)
+	}
+	b := newBench(t, "corrupt")
+	tr := b.a.Transport.(*Transport)
+	tr.mu.Lock()
+	tr.scratch.used = ^uint64(0) // as many are under way
+	tr.mu.Unlock()
+	b.c.Must(t, b.slices(b.c.Rail(t), 1)...)
+	require.True(t, b.arrived(0))
+	require.Zero(t, b.plan.Struck()[0].Hits)
+}
+
 func TestCorruptionOfCheckedSlicesIsReported(t *testing.T) {
 	b := newBench(t, "corrupt nth=2")
 	list := b.slices(b.c.Rail(t), 3)
