@@ -110,7 +110,7 @@ BRIEF = {
     "rail=1 drop rate=0.2": ("read",),
     "rail=1 drop_completion rate=0.2": ("write",),
     "rail=1 reject rate=0.3": ("read",),
-    "rail=1 lose rate=0.3; rail=0 lose rate=0.1": ("write",),
+    "rail=1 lose rate=0.3; rail=0 lose rate=0.1 unused_ok": ("write",),
     "duplicate rate=0.3; reorder=3 rate=0.3; delay=2ms rate=0.2": ("read",),
     "every=5 truncate": ("write", "read"),
 }
