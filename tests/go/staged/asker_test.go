@@ -99,10 +99,10 @@ func newAsker(t *testing.T) *asker {
 // name is the pattern of identities that this engine alone has.
 func (a *asker) name() string { return "id:" + a.Self().ID.String() }
 
-// knows returns the keys by which the peer names a keeper's regions in its orders.
+// knows returns the keys by which the peer names a keeper's open regions in its orders.
 func (a *asker) knows(k *keeper) map[string]uint64 {
 	keys := make(map[string]uint64)
-	for _, r := range regionsOf(a.t, a.Engine, open(a.t, a.Engine, k.Address())) {
+	for _, r := range regionsOf(a.t, a.Engine, openAt(a.t, a.Engine, k.Address())) {
 		keys[r.Name] = keyIn(r.Descriptors[delegate.Name])
 	}
 	return keys

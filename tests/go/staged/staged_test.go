@@ -249,9 +249,13 @@ func release(t *testing.T, e *engine.Engine, m memory, id mem.RegionID) {
 }
 
 func open(t *testing.T, e *engine.Engine, address string) engine.SegmentID {
+	return openAt(t, e, address+"/cache")
+}
+
+func openAt(t *testing.T, e *engine.Engine, name string) engine.SegmentID {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	at, err := e.OpenSegment(ctx, address+"/cache")
+	at, err := e.OpenSegment(ctx, name)
 	require.NoError(t, err)
 	return at
 }
