@@ -93,6 +93,27 @@ func TestAQuestionEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// A watch and its connection end with its context, also where the server has not answered yet.
+func TestAWatchEndsWithItsContext(t *testing.T) {
+	address, asked := mute(t)
+	s, err := NewRedis(address, Access{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	hints := s.Watch(ctx, "k")
+	<-asked
+	cancel()
+	guard := time.After(20 * time.Second)
+	for open := true; open; {
+		select {
+		case _, open = <-hints:
+		case <-guard:
+			t.Fatal("it goes on")
+		}
+	}
+}
+
 // No limit of the client is shorter than the longest one of the settings.
 func TestRedisHasTheLimitOfTheSettings(t *testing.T) {
 	for _, address := range []string{"10.0.0.5:6379", "redis://10.0.0.5:6379/0", "rediss://10.0.0.5:6379"} {

@@ -148,8 +148,9 @@ func (r *Redis) Remove(ctx context.Context, key string, value []byte) error {
 // with the name of the key. The client subscribes again where the connection broke, which is a hint, too.
 func (r *Redis) Watch(ctx context.Context, key string) <-chan struct{} {
 	return hinted(ctx, func(ctx context.Context, hint func()) {
-		subscription := r.client.Subscribe(ctx, key)
-		defer func() { _ = subscription.Close() }() // nothing can be lost
+		client := r.within(ctx)
+		subscription := client.Subscribe(ctx, key)
+		defer func() { _, _ = subscription.Close(), client.Close() }() // nothing can be lost
 		messages := subscription.ChannelWithSubscriptions()
 		for {
 			select {
@@ -163,6 +164,21 @@ func (r *Redis) Watch(ctx context.Context, key string) <-chan struct{} {
 			}
 		}
 	})
+}
+
+// within returns a client whose connections end with ctx. A subscription looks at no context when it connects again,
+// and holds the lock that its Close needs until the server has answered.
+func (r *Redis) within(ctx context.Context) *redis.Client {
+	options := *r.client.Options()
+	dial := options.Dialer
+	options.Dialer = func(_ context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err == nil {
+			context.AfterFunc(ctx, func() { _ = conn.Close() })
+		}
+		return conn, err
+	}
+	return redis.NewClient(&options)
 }
 
 // Close implements Service.
