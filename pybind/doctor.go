@@ -38,7 +38,11 @@ func Doctor(environment string) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
-	paths, err := config.PlugIns(env)
+	sources, err := config.Read(env)
+	if err != nil {
+		return "", err
+	}
+	paths, err := sources.PlugIns()
 	if err != nil {
 		return "", err
 	}

@@ -34,12 +34,16 @@ func Open(environment string, arguments string, keywords string, name string) (i
 	if name != "" {
 		given = append(given, map[string]any{"name": name})
 	}
-	paths, err := config.PlugIns(env, given...)
+	sources, err := config.Read(env, given...)
+	if err != nil {
+		return 0, err
+	}
+	paths, err := sources.PlugIns()
 	if err != nil {
 		return 0, err
 	}
 	plugIns := all.PlugIns(paths)
-	c, err := config.Load(config.Options{Env: env, Transports: all.Transports(plugIns...)}, given...)
+	c, err := sources.Load(all.Transports(plugIns...))
 	if err != nil {
 		return 0, err
 	}

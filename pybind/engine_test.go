@@ -1,8 +1,11 @@
 package pybind
 
 import (
+	"encoding/json"
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 
@@ -27,4 +30,40 @@ func TestALongerLimitIsNoShorterTime(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1500*time.Millisecond, ms(1500))
+}
+
+// The settings of a variable come through a pipe too, as by <(...) in a shell: it is read once.
+func TestAVariableNamesAPipe(t *testing.T) {
+	for name, open := range map[string]func(environment string) error{
+		"engine": func(environment string) error {
+			id, err := Open(environment, "", "", "")
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() {
+				_, err := Close(id, 1000, true)
+				require.NoError(t, err)
+				_, err = Forget(id)
+				require.NoError(t, err)
+			})
+			e, err := get(id)
+			require.NoError(t, err)
+			require.Equal(t, "decode", e.Name())
+			return nil
+		},
+		"doctor": func(environment string) error { _, err := Doctor(environment); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, w, err := os.Pipe()
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, r.Close()) })
+			_, err = w.WriteString(`{"name": "decode"}`)
+			require.NoError(t, err)
+			require.NoError(t, w.Close())
+			environment, err := json.Marshal(map[string][]byte{
+				"TENT_CONF": fmt.Appendf(nil, "/proc/self/fd/%d", r.Fd())})
+			require.NoError(t, err)
+			require.NoError(t, open(string(environment)))
+		})
+	}
 }

@@ -47,16 +47,22 @@ type Options struct {
 	Transports []Transport
 }
 
-// Load merges the environment and arguments into the defaults. An argument is a map[string]any, JSON as []byte, a
-// string that is JSON (begins with "{") or else a path, or nil; later ones win. The error is InvalidArgument and names
-// the source, the key, the values that it takes and, for an unknown key, the nearest known one.
+// Load merges the environment and arguments into the defaults. The arguments are those of Read. The error is
+// InvalidArgument and names the source, the key, the values that it takes and, for an unknown key, the nearest known
+// one.
 func Load(o Options, arguments ...any) (*Config, error) {
-	c := newConfig(o)
-	layers, err := readLayers(o.Env, arguments)
+	sources, err := Read(o.Env, arguments...)
 	if err != nil {
 		return nil, err
 	}
-	for _, l := range layers {
+	return sources.Load(o.Transports)
+}
+
+// Load merges the sources into the defaults, with the table of names of Options. The errors are those of the function
+// Load.
+func (s Sources) Load(transports []Transport) (*Config, error) {
+	c := newConfig(Options{Transports: transports})
+	for _, l := range s {
 		if err := c.apply(l); err != nil {
 			return nil, err
 		}
@@ -70,6 +76,7 @@ func Load(o Options, arguments ...any) (*Config, error) {
 			assign(target, c.settings[i].Takes, c.values[i])
 		}
 	}
+	var err error
 	if c.Engine.Policies, err = c.readPolicies(); err != nil {
 		return nil, err
 	}

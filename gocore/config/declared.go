@@ -96,15 +96,11 @@ func DeclaredValues(list []Declared, given any) []string {
 	return texts
 }
 
-// PlugIns returns the value of the setting "plugins" from the sources that Load reads, before the others can be read:
-// plug-ins bring settings of their own.
-func PlugIns(env func(name string) string, arguments ...any) ([]string, error) {
-	layers, err := readLayers(env, arguments)
-	if err != nil {
-		return nil, err
-	}
+// PlugIns returns the value of the setting "plugins", before the others can be understood: plug-ins bring settings of
+// their own.
+func (s Sources) PlugIns() ([]string, error) {
 	var list []string
-	for _, l := range layers {
+	for _, l := range s {
 		given, is := l.document["plugins"]
 		if !is || given == nil {
 			continue

@@ -44,9 +44,14 @@ type layer struct {
 	document map[string]any
 }
 
-// readLayers reads all sources, the weakest first.
-func readLayers(env func(string) string, arguments []any) ([]layer, error) {
-	var layers []layer
+// Sources are the settings as somebody gave them, the weakest first. They are read once, since a pipe gives its bytes
+// once.
+type Sources []layer
+
+// Read reads the environment, as Options.Env does, and arguments. An argument is a map[string]any, JSON as []byte, a
+// string that is JSON (begins with "{") or else a path, or nil; later ones win.
+func Read(env func(name string) string, arguments ...any) (Sources, error) {
+	var layers Sources
 	if env != nil && strings.TrimSpace(env(faultsVariable)) != "" {
 		layers = append(layers, layer{"environment " + faultsVariable,
 			map[string]any{"allow_faults": true, "faults": env(faultsVariable)}})

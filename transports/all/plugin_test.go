@@ -34,10 +34,12 @@ func compiled(t testing.TB, source, name string) string {
 // openedWith opens an engine as the binding does: the setting names the plug-ins, which bring settings of their own.
 func openedWith(t *testing.T, settings map[string]any) (*engine.Engine, error) {
 	t.Helper()
-	paths, err := config.PlugIns(nil, settings)
+	sources, err := config.Read(nil, settings)
+	require.NoError(t, err)
+	paths, err := sources.PlugIns()
 	require.NoError(t, err)
 	plugIns := PlugIns(paths)
-	c, err := config.Load(config.Options{Transports: Transports(plugIns...)}, settings)
+	c, err := sources.Load(Transports(plugIns...))
 	if err != nil {
 		return nil, err
 	}
