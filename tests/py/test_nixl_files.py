@@ -126,6 +126,26 @@ def test_a_file_that_was_closed_does_not_grow_another_one(agents: Agents, seed: 
     memory.check()
 
 
+@pytest.mark.parametrize("why", ["was closed", "not registered any more", "reading only"])
+def test_a_list_that_is_refused_makes_no_file_longer(agents: Agents, seed: int, why: str, tmp_path: Path) -> None:
+    agent, memory = agents("a", backends=["POSIX"]), Memory(3 * BLOCK, seed)
+    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    here = agent.prep_xfer_dlist("", blocks(memory, 3), "DRAM")
+    with opened(tmp_path, 3) as files, opened(tmp_path, 1, os.O_RDONLY) as readable:
+        files[2] = readable[0] if why == "reading only" else files[2]
+        agent.register_memory([(0, BLOCK, fd, "") for fd in files[:2]], "FILE")
+        last = agent.register_memory([(0, BLOCK, files[2], "")], "FILE")
+        there = agent.prep_xfer_dlist("a", [(0, BLOCK, fd) for fd in files], "FILE")
+        if why == "was closed":
+            os.dup2(files[0], files[2])
+        elif why == "not registered any more":
+            agent.deregister_memory(last)
+        with pytest.raises((nixl.nixlInvalidParamError, nixl.nixlNotFoundError, nixl.nixlNotAllowedError), match=why):
+            move(agent, "WRITE", here, range(3), there, range(3))
+    assert contents(tmp_path) == {f"{i}.bin": b"" for i in range(3)}
+    memory.check()
+
+
 @pytest.mark.parametrize(("backend", "flags"), [("POSIX", 0), ("POSIX", os.O_DIRECT), ("GDS", 0)])
 def test_the_descriptor_decides_about_the_page_cache(
     agents: Agents, seed: int, tmp_path: Path, backend: str, flags: int

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import nixlInvalidParamError, nixlNotFoundError
+from .errors import nixlInvalidParamError, nixlNotAllowedError, nixlNotFoundError
 
 if TYPE_CHECKING:
     from ...addresses import Addresses
@@ -48,16 +48,28 @@ class _File:
         """Whether the descriptor is still, or again, of this file."""
         return _path(fd)[1] == self._identity
 
+    def check(self, end: int, grows: bool) -> None:
+        """Refuses what reach(end, grows) would refuse, and a file that may not grow."""
+        if self.n == 0:
+            raise nixlNotFoundError(f"the file of descriptor {self._fd} is not registered any more")
+        if end > self.segment.size:
+            self._place()
+        if grows and self._modes["readonly"]:
+            raise nixlNotAllowedError(f"the file of descriptor {self._fd} was opened for reading only")
+
     def reach(self, engine: Engine, end: int, grows: bool) -> None:
         """Makes the segment as long as its file is by now, and before that the file, if it `grows`, of `end` bytes."""
         if end <= self.segment.size:
             return
+        grown: dict[str, Any] = {"create": True, "size": end} if grows else {}
+        before, self.segment = self.segment, engine.open(f"file://{self._place()}", **self._modes, **grown)
+        before.close()  # moves that are under way go on
+
+    def _place(self) -> str:
         path, identity = _path(self._fd)
         if identity != self._identity:
             raise nixlInvalidParamError(f"the descriptor {self._fd} was closed, and is that of {path} now")
-        grown: dict[str, Any] = {"create": True, "size": end} if grows and not self._modes["readonly"] else {}
-        before, self.segment = self.segment, engine.open(f"file://{path}", **self._modes, **grown)
-        before.close()  # moves that are under way go on
+        return path
 
 
 class FileRanges:
@@ -170,12 +182,14 @@ class Files:
     ) -> Iterator[tuple[Any, Addresses]]:
         rows = ranges.rows[chosen]
         order = np.argsort(rows[:, 2], kind="stable")
+        parts = []
         for places in np.split(order, np.flatnonzero(np.diff(rows[order, 2])) + 1):
-            fd, own = int(rows[places[0], 2]), rows[places]
-            file = ranges.files[fd]
-            if file.n == 0:
-                raise nixlNotFoundError(f"the file of descriptor {fd} is not registered any more")
-            file.reach(self._engine, max(int(at) + int(size) for at, size, _ in own), grows)
+            own = rows[places]
+            parts.append((places, own, ranges.files[int(own[0, 2])], max(int(at) + int(size) for at, size, _ in own)))
+        for _, _, file, end in parts:  # all of them before one of them grows
+            file.check(end, grows)
+        for places, own, file, end in parts:
+            file.reach(self._engine, end, grows)
             listed = file.segment.addresses(own)
             lists.callback(listed.close)
             yield places, listed
