@@ -112,8 +112,8 @@ class Watched:
 
 
 def fallen(now: Look, before: Look) -> bool:
-    """Whether a total is less than it was."""
-    names = (name for name in now.series if name.endswith("_total"))
+    """Whether a total of the engine is less than it was. Those of a rail begin anew with each link to its peer."""
+    names = (name for name in now.series if name.endswith("_total") and not name.startswith("tent_rail_"))
     return any(n < before.of(name).get(labels, n) for name in names for labels, n in now.of(name).items())
 
 
@@ -166,8 +166,9 @@ def sections(address: str, now: Look, before: Look, events: list[tuple[float, Ev
     span = max(now.at - before.at, 1e-9)
 
     def rate(name: str, labels: Labels) -> float:
-        value = now.of(name)
-        return (value[labels] - before.of(name).get(labels, value[labels])) / span
+        value = now.of(name)[labels]
+        was = before.of(name).get(labels, value)
+        return (value - was if value >= was else value) / span
 
     totals = {name: sum(now.of(name).values()) for name in ("tent_regions", "tent_peers", "tent_pending_requests")}
     regions = (

@@ -185,32 +185,49 @@ def test_an_answer_that_drips_ends_with_its_limit(head: bytes, monkeypatch: pyte
     guard.cancel()
 
 
-def test_an_engine_that_restarts_begins_anew_in_top(monkeypatch: pytest.MonkeyPatch) -> None:
-    total, events = 0, 0
+Look = Callable[[int, int, int], tuple[float, list[str]]]
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch) -> Look:
+    """A look at one engine with these totals of its own and of its rail, and this many events: the rail's rate in
+    MB/s as top shows it, and the kinds of the events."""
+    sent, moved, events = 0, 0, 0
     texts = dict.fromkeys(("peer", "transport", "rail", "local", "remote", "from", "to", "note", "trace"), "")
     event = texts | dict.fromkeys(("n", "m", "took_ns", "bytes", "health"), 0) | {"error": None}
 
     def answer(address: str, path: str) -> bytes:
         if path == "/metrics":
-            labels = 'transport="tcp",local="a",remote="b",peer="c"'
-            return f"tent_build_info 1\ntent_rail_bytes_total{{{labels}}} {total}\n".encode()
+            rail = 'tent_rail_bytes_total{transport="tcp",local="a",remote="b",peer="c"}'
+            return f"tent_build_info 1\n{rail} {moved}\ntent_notifications_sent_total {sent}\n".encode()
         found = [event | {"kind": f"event_{n}", "time_ns": n} for n in range(int(path.partition("=")[2]), events)]
         return json.dumps({"next": events, "now_ns": 100, "lost": 0, "events": found}).encode()
 
     monkeypatch.setattr(top, "fetch", answer)
     watched = top.Watched("here:1")
 
-    def look(bytes_moved: int, told: int) -> tuple[float, list[str]]:
-        nonlocal total, events
-        total, events = bytes_moved, told
+    def look(of_engine: int, of_rail: int, told: int) -> tuple[float, list[str]]:
+        nonlocal sent, moved, events
+        sent, moved, events = of_engine, of_rail, told
         rails, *others = watched.sections()
         return float(rails.rows[0][5]), [row[1] for section in others for row in section.rows]
 
-    look(1 << 40, 3)
+    return look
+
+
+def test_an_engine_that_restarts_begins_anew_in_top(look: Look) -> None:
+    look(9, 1 << 40, 3)
     for told in (2, 5):  # a new engine with fewer events, and with more
-        rate, seen = look(1 << 20, told)
+        rate, seen = look(1, 1 << 20, told)
         assert rate == 0.0 and seen[-told:] == [f"event_{n}" for n in range(told)]
-        look(1 << 40, told)
+        look(9, 1 << 40, told)
+
+
+def test_a_link_that_is_made_anew_is_no_new_engine_in_top(look: Look) -> None:
+    look(9, 1 << 50, 2)
+    rate, seen = look(9, 1 << 40, 3)
+    assert rate > 0.0, "it is that of the bytes since"
+    assert seen == ["event_0", "event_1", "event_2"], "each once"
 
 
 def test_text_of_prometheus_is_read() -> None:
