@@ -132,13 +132,19 @@ def fetch(address: str, path: str) -> bytes:
         except http.client.HTTPException as error:
             if time.monotonic() < over:
                 raise OSError(f"something else answers there: {error!r}") from None
+        except TimeoutError:
+            raise slow() from None
         finally:
             cut.cancel()
     if time.monotonic() >= over:
-        raise TimeoutError(f"no whole answer within {FETCH_S:g} s")
+        raise slow()
     if reply.status != http.client.OK:
         raise OSError(f"HTTP {reply.status} {reply.reason}")
     return body
+
+
+def slow() -> TimeoutError:
+    return TimeoutError(f"no whole answer within {FETCH_S:g} s")
 
 
 def end(connection: socket.socket) -> None:

@@ -185,6 +185,17 @@ def test_an_answer_that_drips_ends_with_its_limit(head: bytes, monkeypatch: pyte
     guard.cancel()
 
 
+def test_an_answer_that_never_comes_ends_with_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the socket's own limit, which is the same, is the first."""
+    monkeypatch.setattr(top, "FETCH_S", 0.05)
+    monkeypatch.setattr(top, "end", lambda connection: None)
+    over = threading.Event()
+    with answering(lambda connection: over.wait(20)) as address:
+        with pytest.raises(TimeoutError, match="no whole answer"):
+            top.fetch(address, "/metrics")
+        over.set()
+
+
 Look = Callable[[int, int, int], tuple[float, list[str]]]
 
 
