@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,18 @@ def _settings(options: argparse.Namespace, known: str) -> dict[str, Any]:
     return merged
 
 
-def _merge(merged: dict[str, Any], more: dict[str, Any], where: str, prefix: str = "") -> None:
+def _merge(merged: dict[str, Any], more: dict[str, Any], where: str) -> None:
     """Adds settings as the engine does, whose keys are paths or nested objects; the result is nested. A null says
-    nothing, and a transport has one branch whichever of its names is used."""
-    for key, value in more.items():
-        path = _canonical(prefix + key)
-        if isinstance(value, dict) and value and path not in _whole():
-            _merge(merged, value, where, path + "/")
-            continue
+    nothing, nor does a branch without keys, and a transport has one branch whichever of its names is used."""
+    seen = set()
+    for path, value in _leaves(more):
+        if path in _whole() or value not in (None, {}):
+            if path in seen:
+                raise tent.InvalidArgumentError(
+                    f"{where}: {path} is given twice, as a path and as an object, or under two names"
+                )
+            if value is not None:
+                seen.add(path)
         *branches, name = path.split("/")
         at = merged
         for branch in branches:
@@ -75,10 +80,20 @@ def _merge(merged: dict[str, Any], more: dict[str, Any], where: str, prefix: str
             at = at[branch]
             if not isinstance(at, dict):
                 raise tent.InvalidArgumentError(f"{where}: {path!r} lies below {branch!r}, which is a value already")
-        if value is None or value == {}:
+        if value is None or (value == {} and path not in _whole() and isinstance(at.get(name), dict)):
             at.setdefault(name, value)
         else:
             at[name] = value
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values by their paths, in the engine's names and order."""
+    for key, value in sorted(tree.items()):
+        path = _canonical(prefix + key)
+        if isinstance(value, dict) and value and path not in _whole():
+            yield from _leaves(value, path + "/")
+        else:
+            yield path, value
 
 
 @cache

@@ -87,6 +87,9 @@ def test_a_program_and_its_children_get_tent(program: Path, tmp_path: Path) -> N
             {"topology": {"priority_matrix": {"cpu:0": [["a"], ["b"]]}}},
             {"topology/priority_matrix": {"cpu:1": [["c"], []]}},
         ),
+        ({"topology/priority_matrix": {"cpu:0": [["a"], ["b"]]}}, {"topology": {"priority_matrix": {}}}),
+        ({}, {"staging": {"slots": None}, "staging/slots": 3}),
+        ({"staging": {"slots": 3}, "transports": {}}, {"staging": {}, "transports/tcp": {}}),
     ],
 )
 def test_settings_are_merged_as_the_engine_merges_them(
@@ -101,6 +104,27 @@ def test_settings_are_merged_as_the_engine_merges_them(
     monkeypatch.setenv("TENT_CONF", done.stdout)
     with tent.Engine() as engine:
         assert {key: setting.value for key, setting in engine.config.items()} == expected
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"name": {}},
+        {"transports": {"io-uring": {"depth": 7}, "io_uring": {"depth": 8}}},
+        {"transports/tcp/lanes": 1, "transports": {"tcp": {"lanes": 2}}},
+        {"staging/slots": None, "staging": {"slots": 3}},
+    ],
+)
+def test_settings_that_the_engine_refuses_are_not_merged_into_others(
+    config: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENT_CONF", '{"name": "a"}')
+    with pytest.raises(tent.InvalidArgumentError) as refused:
+        tent.Engine(config).close()
+    code = "import tent; tent.Engine().close()"
+    done = tent_run("run", "--config", json.dumps(config), "--", sys.executable, "-c", code)
+    assert done.returncode == 1
+    assert str(refused.value).partition("argument: ")[2] in done.stderr
 
 
 def test_a_key_may_be_given_where_the_settings_have_a_null(tmp_path: Path) -> None:
