@@ -66,7 +66,7 @@ def read(path: str) -> str:
     """The text of a settings file, which may be a pipe. Raises OSError, and InvalidArgumentError for other bytes."""
     over = time.monotonic() + _PIPE_SECONDS
     found = bytearray()
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=_without_a_wait) as file:
         pipe = select.poll()
         pipe.register(file, select.POLLIN)
         while pipe.poll(1000 * max(over - time.monotonic(), 0)):  # files are always ready
@@ -83,6 +83,10 @@ def read(path: str) -> str:
         raise InvalidArgumentError(
             f"the settings {path!r} are not UTF-8: {error.reason} at byte {error.start}", code="MALFORMED_JSON"
         ) from None
+
+
+def _without_a_wait(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO would block until somebody writes
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

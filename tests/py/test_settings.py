@@ -128,6 +128,13 @@ def test_a_file_of_settings_is_refused_as_strictly_as_the_engine_does(
     assert words in error and str(path) in error and len(error.splitlines()) == 1
 
 
+def test_a_folder_of_settings_is_refused_and_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(tent.InvalidArgumentError, match="Is a directory"):
+        tent.Engine(tmp_path)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_a_pipe_of_settings_is_read_to_its_end_and_not_awaited_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
