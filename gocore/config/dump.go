@@ -60,6 +60,9 @@ func (c *Config) why(key string) string {
 	return "nothing in this build reads it"
 }
 
+// hostKey is the older spelling of the host of metrics.
+const hostKey = "metrics/http_host"
+
 // whyOverruled returns the setting that keeps a key from having an effect, "" for none.
 func (c *Config) whyOverruled(key string) string {
 	older := strings.HasPrefix(key, "metrics/http_") && !isDefault(c.origins[c.index[key]])
@@ -68,7 +71,7 @@ func (c *Config) whyOverruled(key string) string {
 		return "use_legacy_transport_selection is true"
 	case older && c.Engine.MetricsListen != "":
 		return "metrics/listen is set"
-	case older && c.Engine.MetricsPort == 0 && key == "metrics/http_host":
+	case older && c.Engine.MetricsPort == 0 && key == hostKey && c.value(key) != c.settings[c.index[key]].Default:
 		return "metrics/http_port is 0"
 	}
 	return ""

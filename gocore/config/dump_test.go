@@ -17,6 +17,7 @@ func TestThePlaceOfMetricsHasOneSpelling(t *testing.T) {
 		{map[string]any{listen: "9400"}, map[string]string{}},
 		{map[string]any{port: 9400}, map[string]string{}},
 		{map[string]any{port: 9400, host: "10.0.0.5"}, map[string]string{}},
+		{map[string]any{host: "127.0.0.1"}, map[string]string{}}, // as without it
 		{map[string]any{host: "10.0.0.5"}, map[string]string{host: port + " is 0"}},
 		{map[string]any{listen: "9400", port: 9401}, map[string]string{port: listen + " is set"}},
 		{map[string]any{listen: "9400", port: 9401, host: "10.0.0.5"},

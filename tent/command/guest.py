@@ -18,7 +18,7 @@ def engine(config: str | None, *, listed_as: str = "", quiet: bool = False) -> t
         "local_segment_name": listed_as,
         "rpc_server_port": 0,
         "transports": {"tcp": {"port": 0}},
-        "metrics": {"listen": "", "http_port": 0},
+        "metrics": {"listen": "", "http_port": 0, "http_host": "127.0.0.1"},
     }
     if quiet:
         given["log_level"] = "error"

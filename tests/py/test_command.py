@@ -102,12 +102,17 @@ def test_commands_look_and_measure_beside_the_service_of_their_settings(
 ) -> None:
     taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]  # as an engine of these settings has them
     control, data, metrics = (place.getsockname()[1] for place in taken)
-    settings = {"rpc_server_port": control, "transports": {"tcp": {"port": data}}, "metrics/http_port": metrics}
+    settings = {
+        "rpc_server_port": control,
+        "transports": {"tcp": {"port": data}},
+        "metrics": {"http_port": metrics, "http_host": "0.0.0.0"},
+    }
     with serving("--size", "1M") as target:
         path = tmp_path / "settings.json"
         path.write_text(json.dumps(settings))
         monkeypatch.setenv("TENT_CONF", str(path))
-        assert run("topo").returncode == 0
+        looked = run("topo")
+        assert looked.returncode == 0 and "has no effect" not in looked.stderr, "nothing is wrong with the settings"
         assert run("plan", "cpu:0", target).returncode == 0
         found = run("doctor", "--peer", target.partition("/")[0])
         assert found.returncode == 0, found.stdout + found.stderr
