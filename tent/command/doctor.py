@@ -13,7 +13,7 @@ from typing import Any
 
 import tent
 
-from .. import _native, _text
+from .. import _native, _text, settings
 from . import guest, pair
 
 NEEDED = "needed"  # without it no other machine can be reached
@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
         return pair.run(options)
     engine = json.loads(_native.call(_native.load().pybind_Doctor, _native.environment()))
     machine = describe(engine)
-    checks = [*transports(engine), *names(options.config), *surroundings(engine, machine, options.config)]
+    config = settings.layers(options.config, {})[0] or None  # read once: several checks need it, and it may be a pipe
+    checks = [*transports(engine), *names(config), *surroundings(engine, machine, config)]
     verdict = judge(checks)
     if options.json:
         listed = [{**asdict(check), "ok": check.ok} for check in checks]

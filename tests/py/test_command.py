@@ -134,6 +134,18 @@ def test_doctor_registers_memory_with_the_settings_that_it_is_given() -> None:
     assert "transport tcp uses it" in found and "transport shm uses it" not in found
 
 
+def test_doctor_takes_settings_from_a_pipe() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b'{"transports": {"shm": {"enable": false}}}')
+    os.close(writing)
+    command = [*TENT, "doctor", "--json", "--config", f"/proc/self/fd/{reading}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, pass_fds=[reading])
+    os.close(reading)
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    found = checks["registered memory"]["found"]
+    assert "transport tcp uses it" in found and "transport shm uses it" not in found
+
+
 def test_doctor_only_reads_from_a_peer_that_offers_no_region_for_it() -> None:
     with tent.Engine() as other, other.allocate(1 << 16, name="theirs") as region:
         region.view[:] = before = bytes(range(256)) * 256
