@@ -13,7 +13,7 @@ from . import _html
 from .errors import InvalidArgumentError
 
 _FILE_MAX = 4 << 20  # as gocore/config: a path that names a device by mistake must not fill memory
-_PIPE_SECONDS = 5.0  # for the bytes of a pipe, which may have no writer
+_PIPE_SECONDS = 10.0  # as gocore/config: for the bytes of a pipe, which may have no writer
 
 
 class Setting(NamedTuple):
