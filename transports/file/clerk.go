@@ -233,7 +233,7 @@ func (c *clerk) cut(it *item) bool {
 	i := c.spare[kind][last]
 	c.spare[kind] = c.spare[kind][:last]
 	c.jobs[i] = job{Run: run, item: it, way: way}
-	c.t.joinTurn(&it.file.inode.turns, way)
+	c.t.joinTurn(it, way)
 	it.state = running
 	it.at += run.Bytes
 	it.flying++

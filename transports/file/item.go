@@ -21,7 +21,7 @@ type item struct {
 	link   *link
 	file   *file
 	number uint64 // 1 and up
-	class  int
+	class  int    // of the slice, or inherited: see turns; guarded by base.mu
 
 	withdrawn atomic.Bool // no new operation begins
 
@@ -33,7 +33,11 @@ type item struct {
 	flying int               // operations under way
 	err    *errs.Error       // the first failure
 	why    *errs.Error       // why it was withdrawn
-	place  kit.Element[item] // in the queue of its class, in its file's, or among the free items
+	place  kit.Element[item] // in the queue of its class, in its file's, in its inode's, or among the free items
+	aside  struct {          // in turns.aside
+		way   way
+		since uint64 // base.tick of the first time; 0: never
+	}
 }
 
 type state uint8

@@ -21,9 +21,13 @@ const (
 // afterwards: old bytes stay in it, and the next fdatasync of every program fails with EIO. Between turns nothing is
 // needed, because a WRITE that goes past the page cache begins with flushing every folio of its range.
 //
-// A turn ends when its last operation does. While somebody waits for that, turnMost more operations may join.
+// A turn ends when its last operation does. While somebody waits for that, turnMost more operations may join. The other
+// way has the next turn, also beside a stream of a higher class that goes on, by priority inheritance: the item that
+// has waited for longest takes the class of the turn that has ended, in front of all others, until its operation
+// begins.
 type turns struct {
 	flying [2]int
+	class  int            // the most urgent one of the operations of this turn
 	aside  kit.List[item] // items that wait for the other way's turn
 	more   int
 }
@@ -40,16 +44,29 @@ func (t *base) inTurn(it *item, w way) bool {
 	if u.aside.Len() == 0 {
 		u.more = turnMost
 	}
+	if it.aside.since == 0 {
+		t.tick++
+		it.aside.since = t.tick
+	}
+	it.aside.way = w
 	t.unqueue(it)
 	u.aside.PushBack(it, &it.place)
 	return false
 }
 
-// joinTurn counts an operation that inTurn has let begin. The caller holds t.mu.
-func (t *base) joinTurn(u *turns, w way) {
+// joinTurn counts an operation that inTurn has let begin. Its item is in the queue. The caller holds t.mu.
+func (t *base) joinTurn(it *item, w way) {
 	if w == free {
 		return
 	}
+	u := &it.file.inode.turns
+	if own := kit.ClassOf(it.slice.Class); it.class != own {
+		t.moveToFront(it, own)
+	}
+	if u.flying == [2]int{} {
+		u.class = it.class
+	}
+	u.class = min(u.class, it.class)
 	u.flying[w]++
 	if u.aside.Len() > 0 {
 		u.more--
@@ -57,7 +74,7 @@ func (t *base) joinTurn(u *turns, w way) {
 }
 
 // endTurn counts the end of an operation. Behind the last one those that wait are the first of their classes again, in
-// their order, so the other way has its turn. The caller holds t.mu.
+// their order, and the eldest of the other way is the first of the turn's class. The caller holds t.mu.
 func (t *base) endTurn(u *turns, w way) {
 	if w == free {
 		return
@@ -65,9 +82,23 @@ func (t *base) endTurn(u *turns, w way) {
 	if u.flying[w]--; u.flying[w] > 0 {
 		return
 	}
+	var eldest *item
 	for it := u.aside.PopBack(); it != nil; it = u.aside.PopBack() {
 		t.queue.PushFront(it.class, it, &it.place)
+		if it.aside.way != w && (eldest == nil || it.aside.since < eldest.aside.since) {
+			eldest = it
+		}
 	}
+	if eldest != nil {
+		t.moveToFront(eldest, min(eldest.class, u.class))
+	}
+}
+
+// moveToFront makes an item of the queue the first one of a class. The caller holds t.mu.
+func (t *base) moveToFront(it *item, class int) {
+	t.unqueue(it)
+	it.class = class
+	t.queue.PushFront(class, it, &it.place)
 }
 
 // wayOf returns the way of an operation.

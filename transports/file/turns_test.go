@@ -2,6 +2,7 @@ package file
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -93,50 +95,120 @@ type kicked struct{ mover }
 func (kicked) kick()        {}
 func (kicked) recall(*item) {}
 
-// The ways of WRITEs to a file never fly together. Each item has its turn, and one that is withdrawn holds up nobody.
-func TestWaysOfAFileTakeTurns(t *testing.T) {
-	for range 200 {
-		random := seeded(t)
-		b := newBase("test", Settings{Slices: 64}, nil, nil)
-		b.mover = kicked{}
-		f := &file{card: card{transport.FileCard{Inode: 7}}}
-		b.shareInode(f)
-		u := &f.inode.turns
-		ways, under := map[*item]way{}, []*item{}
-		for b.free.Len() > 0 {
-			it := b.take(&transport.Slice{Op: transport.Write, Length: 1}, new(link))
-			it.file = f
-			ways[it] = way(random.IntN(2))
-			b.enqueue(it)
-		}
-		withdrawn := random.IntN(20)
-		for left := len(b.items); left > 0; {
-			for it := b.queue.List(0).First(); it != nil; it = b.queue.List(0).First() {
-				if !b.inTurn(it, ways[it]) {
-					continue
-				}
-				b.joinTurn(u, ways[it])
-				b.unqueue(it)
-				under = append(under, it)
-				if random.IntN(4) == 0 {
-					break // no room for more
-				}
-			}
-			require.False(t, u.flying[past] > 0 && u.flying[through] > 0)
-			if it := u.aside.First(); it != nil && withdrawn > 0 {
-				withdrawn--
-				left--
-				require.True(t, b.withdraw(it, errWithdrawn))
+// turning is a transport in which a test begins and ends operations, one for each item.
+type turning struct {
+	t      *testing.T
+	b      *base
+	file   *file
+	random *rand.Rand
+	ways   map[*item]way
+	under  []*item
+}
+
+func newTurning(t *testing.T, random *rand.Rand) *turning {
+	g := &turning{t: t, b: newBase("test", Settings{Slices: 64}, nil, nil), random: random, ways: map[*item]way{},
+		file: &file{card: card{transport.FileCard{Inode: 7}}}}
+	g.b.mover = kicked{}
+	g.b.shareInode(g.file)
+	return g
+}
+
+func (g *turning) turns() *turns { return &g.file.inode.turns }
+
+// add queues an item.
+func (g *turning) add(class uint8, w way) *item {
+	it := g.b.take(&transport.Slice{Op: transport.Write, Length: 1, Class: class}, new(link))
+	it.file = g.file
+	g.ways[it] = w
+	g.b.enqueue(it)
+	return it
+}
+
+// begin begins operations in the order of the queue, while there is room.
+func (g *turning) begin(room func() bool) {
+	for class := range kit.Classes {
+		for it := g.b.queue.List(class).First(); it != nil; it = g.b.queue.List(class).First() {
+			if !g.b.inTurn(it, g.ways[it]) {
 				continue
 			}
-			require.NotEmpty(t, under, "%d items wait for ever", left)
-			i := random.IntN(len(under))
-			b.endTurn(u, ways[under[i]])
-			under = slices.Delete(under, i, i+1)
-			left--
+			g.b.joinTurn(it, g.ways[it])
+			require.Equal(g.t, kit.ClassOf(it.slice.Class), it.class)
+			g.b.unqueue(it)
+			g.under = append(g.under, it)
+			require.False(g.t, g.turns().flying[past] > 0 && g.turns().flying[through] > 0)
+			if !room() {
+				return
+			}
 		}
-		require.Zero(t, u.aside.Len())
-		b.leaveInode(f)
-		require.Empty(t, b.inodes)
+	}
+}
+
+// end ends one of the operations under way, and returns its item.
+func (g *turning) end() *item {
+	require.NotEmpty(g.t, g.under, "items wait for ever")
+	i := g.random.IntN(len(g.under))
+	it := g.under[i]
+	g.b.endTurn(g.turns(), g.ways[it])
+	g.under = slices.Delete(g.under, i, i+1)
+	return it
+}
+
+// The ways of WRITEs to a file never fly together. Each item has its turn, and one that is withdrawn holds up nobody.
+func TestWaysOfAFileTakeTurns(t *testing.T) {
+	random := seeded(t)
+	for range 200 {
+		g := newTurning(t, random)
+		for g.b.free.Len() > 0 {
+			g.add(uint8(g.random.IntN(kit.Classes)), way(g.random.IntN(2)))
+		}
+		withdrawn := g.random.IntN(20)
+		for left := len(g.b.items); left > 0; left-- {
+			g.begin(func() bool { return g.random.IntN(4) > 0 })
+			if it := g.turns().aside.First(); it != nil && withdrawn > 0 {
+				withdrawn--
+				require.True(t, g.b.withdraw(it, errWithdrawn))
+				continue
+			}
+			g.end()
+		}
+		require.Zero(t, g.turns().aside.Len())
+		g.b.leaveInode(g.file)
+		require.Empty(t, g.b.inodes)
+	}
+}
+
+// Items of lower classes have their turns beside a stream of HIGH that never ends. Each hand-over to their way begins
+// one of them at least.
+func TestTurnsAreHandedOverToLowerClasses(t *testing.T) {
+	random := seeded(t)
+	for round := range 200 {
+		g := newTurning(t, random)
+		of := func() way { return way(round % 2) }
+		if round%4 > 1 { // HIGH goes both ways
+			of = func() way { return way(g.random.IntN(2)) }
+		}
+		for range 1 + g.random.IntN(40) {
+			g.add(0, of())
+		}
+		g.begin(func() bool { return true })
+		lower := 1 + g.random.IntN(g.b.free.Len())
+		for range lower {
+			g.add(uint8(1+g.random.IntN(kit.Classes-1)), way(g.random.IntN(2)))
+		}
+		for turns, before := 0, lower; lower > 0; {
+			require.LessOrEqual(t, turns, 2*before+2)
+			g.begin(func() bool { return true })
+			it := g.end()
+			if g.turns().flying == [2]int{} {
+				turns++
+			}
+			high := it.class == 0
+			g.b.free.PushFront(it, &it.place)
+			if high {
+				g.add(0, of())
+			} else {
+				lower--
+			}
+		}
 	}
 }

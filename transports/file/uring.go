@@ -319,7 +319,7 @@ func (u *owner) cut(it *item) bool {
 	}
 	u.spare = u.spare[:len(u.spare)-1]
 	u.fresh = append(u.fresh, i)
-	u.t.joinTurn(&it.file.inode.turns, o.way)
+	u.t.joinTurn(it, o.way)
 	it.state = running
 	it.at += o.length
 	it.flying++
