@@ -15,9 +15,9 @@
 //
 // A peer of these transports is a file, "file:///path", or a folder of files. It is there at once and has one rail.
 // OpenFile checks, makes and grows; Import opens the described file, and makes sure that the name still means the same
-// file (device, inode and birth): a file that was replaced is refused, not written. A file that was deleted is still
-// there for those that have it open, as everywhere on Linux. Peers of other processes never get at files: there is no
-// descriptor of a region to give away, and Serve refuses.
+// file (device, inode, and birth but on overlayfs): a file that was replaced is refused, not written. A file that was
+// deleted is still there for those that have it open, as everywhere on Linux. Peers of other processes never get at
+// files: there is no descriptor of a region to give away, and Serve refuses.
 //
 // # From a slice to the disk
 //

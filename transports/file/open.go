@@ -226,10 +226,7 @@ func (c *card) identify(fd int) error {
 		return trouble("file.open", c.Path, err)
 	}
 	c.Device, c.Inode, c.Size = st.Dev, st.Ino, uint64(st.Size)
-	var birth unix.Statx_t
-	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &birth) == nil && birth.Mask&unix.STATX_BTIME != 0 {
-		c.BornNs = uint64(birth.Btime.Sec)*1e9 + uint64(birth.Btime.Nsec)
-	}
+	c.BornNs = birthOf(fd)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return nil
@@ -244,6 +241,20 @@ func (c *card) identify(fd int) error {
 	return errs.New(errs.InvalidArgument, "file.open", "%s is %s, not a regular file", c.Path,
 		kinds[st.Mode&unix.S_IFMT]).
 		WithScope(errs.ScopeSlice, errs.SideRemote)
+}
+
+// birthOf returns the time at which a file was made, or 0 where that does not tell it from the next file of its number.
+// overlayfs gives a file of a lower layer another birth, and the same number, when somebody opens it for writing.
+func birthOf(fd int) uint64 {
+	var birth unix.Statx_t
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &birth) != nil || birth.Mask&unix.STATX_BTIME == 0 {
+		return 0
+	}
+	var fs unix.Statfs_t
+	if unix.Fstatfs(fd, &fs) != nil || fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		return 0
+	}
+	return uint64(birth.Btime.Sec)*1e9 + uint64(birth.Btime.Nsec)
 }
 
 var kinds = map[uint32]string{unix.S_IFDIR: "a folder", unix.S_IFIFO: "a FIFO", unix.S_IFSOCK: "a socket",

@@ -316,6 +316,41 @@ func TestAFileWithTheInodeOfAnotherIsNotWritten(t *testing.T) {
 	})
 }
 
+// overlaid mounts an overlayfs with a file in its lower layer, and returns the file's path.
+func overlaid(t *testing.T, size int) string {
+	folder := t.TempDir()
+	in := func(names ...string) string { return filepath.Join(append([]string{folder}, names...)...) }
+	for _, layer := range []string{"lower", "upper", "work", "all"} {
+		require.NoError(t, os.Mkdir(in(layer), 0o755))
+	}
+	require.NoError(t, os.WriteFile(in("lower", "kv.bin"), make([]byte, size), 0o600))
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", in("lower"), in("upper"), in("work"))
+	if err := unix.Mount("overlay", in("all"), "overlay", 0, options); err != nil {
+		t.Skipf("overlayfs cannot be mounted: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(in("all"), unix.MNT_DETACH)) })
+	var made, now unix.Timespec
+	require.NoError(t, unix.ClockGettime(unix.CLOCK_REALTIME, &made))
+	for now.Nano() < made.Nano() { // a birth has the resolution of a tick
+		require.NoError(t, unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now))
+	}
+	return in("all", "kv.bin")
+}
+
+// The first writer of a file in an overlay makes the kernel copy it up, with its number. It stays the same file.
+func TestAFileThatAnOverlayCopiesUpIsTheSame(t *testing.T) {
+	both(t, Settings{Descriptors: 1, Direct: DirectOff}, func(t *testing.T, r *rig) {
+		path, m := overlaid(t, 4096), r.memory(8192, true)
+		reader := r.open(transport.FileSpec{Path: path, ReadOnly: true})
+		r.must(reader.slice(transport.Read, m, 0, 0, 4096))
+		writer := r.open(transport.FileSpec{Path: path}) // takes the descriptor of the reader
+		m.fill(1, 0, 4096)
+		r.must(writer.slice(transport.Write, m, 0, 0, 4096))
+		r.must(reader.slice(transport.Read, m, 4096, 0, 4096))
+		require.NoError(t, m.check(1, 0, 4096, 4096))
+	})
+}
+
 func TestDescriptorsAreBounded(t *testing.T) {
 	const files, most = 40, 3
 	both(t, Settings{Descriptors: most}, func(t *testing.T, r *rig) {
