@@ -112,6 +112,12 @@ func (o *Owner) Serve(m Message, a *Answer) error {
 	return nil
 }
 
+// Spare changes how long a grant is kept that nobody has come for.
+func (o *Owner) Spare(limit time.Duration, _ *Nothing) error {
+	o.tr.Spare(limit)
+	return nil
+}
+
 // Register offers memory.
 func (o *Owner) Register(w Offer, d *transport.Descriptor) (err error) {
 	region := mem.Region{Size: w.Bytes, Fd: -1}

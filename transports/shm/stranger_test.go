@@ -140,6 +140,7 @@ func TestHonestPeersAttachAmongStrangers(t *testing.T) {
 // A peer of our own user has a bound, too, and hears that it may try again.
 func TestPagesOfOnePeerAreBounded(t *testing.T) {
 	owner := newNoted(t, Settings{})
+	owner.tr.Spare(time.Hour)
 	greet := func() error {
 		_, err := owner.tr.Serve(context.Background(), owner.Self(),
 			access.Hello(version, access.NewToken(), manifest.Claim{}))

@@ -57,13 +57,14 @@ type grants struct {
 
 	mu      sync.Mutex
 	max     int
+	spared  time.Duration // how long a grant is kept that its peer has not come for
 	byToken map[Token]*Grant
 	closed  bool
 }
 
 func (gs *grants) init(p *Point) {
 	gs.p, gs.byToken, gs.meetings = p, map[Token]*Grant{}, make(chan struct{}, meetingsMax)
-	gs.max = grantsMax
+	gs.max, gs.spared = grantsMax, GreetLimit
 	var files unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
 		gs.max = int(min(uint64(gs.max), max(files.Cur/4/GrantFiles, 1)))
@@ -75,6 +76,13 @@ func (p *Point) Bound(grants int) {
 	p.grants.mu.Lock()
 	defer p.grants.mu.Unlock()
 	p.grants.max = grants
+}
+
+// Spare changes how long a grant is kept that its peer has not come for.
+func (p *Point) Spare(limit time.Duration) {
+	p.grants.mu.Lock()
+	defer p.grants.mu.Unlock()
+	p.grants.spared = limit
 }
 
 // Grants returns how many grants there are.
@@ -123,7 +131,7 @@ func (gs *grants) sweep(now time.Time) {
 		switch {
 		case g.page.Left():
 			left = append(left, g)
-		case !g.mapped && now.Sub(g.greeted) > GreetLimit && g.page.Withhold():
+		case !g.mapped && now.Sub(g.greeted) > gs.spared && g.page.Withhold():
 			doubted = append(doubted, g)
 		}
 	}
