@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -13,33 +14,34 @@ import (
 
 // doing is the opening or the closing of a file. Both wait for the file system, which may hang: FUSE, or NFS behind its
 // server's end. So each is done apart, by a goroutine that ends with it, and no caller waits longer than it wants to.
-// At most doingMost are in the kernel at once; the others wait for their turn, and an opening gives up with its caller.
-// Close waits for all of them, and names them.
-type doing struct{ what, path string }
+// At most doingMost of a file system are in the kernel at once; the others wait for their turn, and an opening gives up
+// with its caller. Close waits for all of them, and names them.
+type doing struct {
+	what, path string
+	at         fileSystem
+}
 
 const (
-	doingMost  = 256
-	importMost = 5 * time.Second // the engine has opened the file a moment ago, so its file system has just answered
+	// importMost bounds the opening of a file that was imported, also again: its file system has answered OpenFile
+	importMost = 5 * time.Second
 	// closeSoon is how long Detach and Forget wait for their closings: the file system may be unmounted right behind
 	closeSoon = 100 * time.Millisecond
 )
 
 // apart carries out an opening and returns its error, or Timeout if ctx ends before; undo comes behind it then.
 func (t *base) apart(ctx context.Context, d *doing, open func() error, undo func()) error {
-	select {
-	case t.room <- struct{}{}:
-	case <-ctx.Done():
-		return t.hangs(ctx, d)
+	if !t.enterRoom(ctx, d.at) {
+		return t.late(ctx, d, errs.SideLocal, fmt.Sprintf("%d others wait for its file system", doingMost))
 	}
 	if !t.begins(d) {
-		<-t.room
+		t.leaveRoom(d.at)
 		return kit.Closed(t.name + "." + d.what)
 	}
 	var settled atomic.Bool
 	done := make(chan error, 1)
 	go func() {
 		defer t.ends(d)
-		defer func() { <-t.room }()
+		defer t.leaveRoom(d.at)
 		err := open()
 		if settled.CompareAndSwap(false, true) {
 			done <- err
@@ -53,18 +55,19 @@ func (t *base) apart(ctx context.Context, d *doing, open func() error, undo func
 	case <-ctx.Done():
 	}
 	if settled.CompareAndSwap(false, true) {
-		return t.hangs(ctx, d)
+		return t.late(ctx, d, errs.SideRemote, "the file system has not answered")
 	}
 	return <-done
 }
 
-func (t *base) hangs(ctx context.Context, d *doing) error {
+// late makes the error of an opening that has not ended with its ctx.
+func (t *base) late(ctx context.Context, d *doing, side errs.Side, why string) error {
 	code := errs.Timeout
 	if ctx.Err() == context.Canceled {
 		code = errs.Canceled
 	}
-	return errs.New(code, t.name+"."+d.what, "%s: the file system has not answered (%v)", d.path, ctx.Err()).
-		WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("look at the disk, its server, and the kernel's log")
+	return errs.New(code, t.name+"."+d.what, "%s: %s (%v)", d.path, why, ctx.Err()).
+		WithScope(errs.ScopeSlice, side).WithHint("look at the disk, its server, and the kernel's log")
 }
 
 // begins notes an opening. False: the transport closes.
@@ -93,15 +96,15 @@ func (t *base) closeAll(e openEnds) (done chan struct{}) {
 		close(done)
 		return done
 	}
-	d := &doing{"close", e.path}
+	d := &doing{"close", e.path, e.at}
 	t.mu.Lock()
 	t.doing[d] = struct{}{}
 	t.mu.Unlock()
 	go func() {
 		defer close(done)
 		defer t.ends(d)
-		t.room <- struct{}{}
-		defer func() { <-t.room }()
+		t.enterRoom(context.Background(), d.at) // without a limit: only Close waits for all closings
+		defer t.leaveRoom(d.at)
 		if e.handle != 0 {
 			t.mover.drop(e.handle)
 		}

@@ -74,7 +74,8 @@
 // # Goroutines, locks, descriptors
 //
 // io-uring: the ring's owner, locked to its thread. buf-io: Settings.Workers. Both: one a file that is being opened,
-// closed or synchronised, because its file system may hang (apart.go); at most 256 of the first two are in the kernel.
+// closed or synchronised, because its file system may hang (apart.go). At most 64 of the first two are in the kernel
+// for a file system (room.go). An opening is given up with its caller, and that of an imported file after 5 s.
 // base.mu is held for moments and never across a system call, a copy or a callback; inode.syncing orders goroutines
 // that synchronise one inode. At most Settings.Descriptors files stay open that nobody uses; the longest unused is
 // closed first and opened again at its next use. Those in use come on top, never more than there are slices.

@@ -21,8 +21,8 @@ type file struct {
 	link  *link
 	inode *inode
 
-	// Descriptors, -1 while there is none. They are opened by the one goroutine that base.opening names, and closed
-	// only while users is 0, so a goroutine that has a use reads them without a lock.
+	// Descriptors, -1 while there is none. They come under base.mu, and go only while users is 0, so a goroutine that
+	// has a use reads them without a lock.
 	plain    atomic.Int32   // through the page cache
 	straight atomic.Int32   // O_DIRECT; only where direct
 	handle   atomic.Uintptr // of either of them in the mover's library; 0 where it has none
@@ -108,8 +108,9 @@ func (f *file) look(fd int, direct bool) {
 	f.direct.Store(true)
 }
 
-// open opens the descriptors and makes sure that they are still of the file that was meant.
-func (f *file) open(by mover, s *Settings) *errs.Error {
+// open opens descriptors and makes sure that they are still of the file that was meant. The caller gives them to the
+// file, or closes them.
+func (f *file) open(by mover, s *Settings) (openEnds, *errs.Error) {
 	direct := by.straight()
 	flags := unix.O_RDWR
 	if f.ReadOnly {
@@ -117,12 +118,13 @@ func (f *file) open(by mover, s *Settings) *errs.Error {
 	}
 	fd, err := s.open(f.Path, flags, 0)
 	if err != nil {
-		return trouble("file.open", f.Path, err)
+		return nothingOpen, trouble("file.open", f.Path, err)
 	}
 	now := card{transport.FileCard{Path: f.Path}}
 	if err := now.identify(fd); err != nil || !now.is(&f.card) {
 		_ = unix.Close(fd)
-		return errs.New(errs.Stale, "file.open", "%s: another file has got this name since it was opened", f.Path).
+		return nothingOpen, errs.New(errs.Stale, "file.open",
+			"%s: another file has got this name since it was opened", f.Path).
 			WithScope(errs.ScopeSlice, errs.SideRemote)
 	}
 	if f.unit == 0 {
@@ -131,6 +133,7 @@ func (f *file) open(by mover, s *Settings) *errs.Error {
 			_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM)
 		}
 	}
+	e := openEnds{straight: -1, plain: int32(fd), path: f.Path, at: f.fileSystem()}
 	if direct && f.direct.Load() {
 		// By descriptor, not by name: it is the same file, also if its name is another's by now.
 		straight, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_DIRECT|unix.O_CLOEXEC, 0)
@@ -138,27 +141,18 @@ func (f *file) open(by mover, s *Settings) *errs.Error {
 			f.refuse("its file system takes no O_DIRECT: " + err.Error())
 			straight = -1
 		}
-		f.straight.Store(int32(straight))
+		e.straight = int32(straight)
 	}
-	handle, refused := by.adopt(f.best(fd), f.Path)
+	handle, refused := by.adopt(e.best(), f.Path)
 	if refused != nil {
 		_ = unix.Close(fd)
-		if straight := f.straight.Swap(-1); straight >= 0 {
-			_ = unix.Close(int(straight))
+		if e.straight >= 0 {
+			_ = unix.Close(int(e.straight))
 		}
-		return refused
+		return nothingOpen, refused
 	}
-	f.handle.Store(handle)
-	f.plain.Store(int32(fd))
-	return nil
-}
-
-// best is the descriptor for a library: past the page cache where the file takes that.
-func (f *file) best(plain int) int {
-	if straight := int(f.straight.Load()); straight >= 0 {
-		return straight
-	}
-	return plain
+	e.handle = handle
+	return e, nil
 }
 
 // refuse sends everything through the page cache from now on.
@@ -173,19 +167,53 @@ func (f *file) mayBeQuick(op transport.Op) bool { return f.resident || !f.slow[o
 // isOpen is for goroutines that have a use.
 func (f *file) isOpen() bool { return f.plain.Load() >= 0 }
 
-// openEnds are the descriptors of a file that were taken from it, and the handle of the library.
+// openEnds are descriptors that no file has, and the handle of the library.
 type openEnds struct {
 	straight, plain int32
 	handle          uintptr
 	path            string
+	at              fileSystem
 }
 
 // nothingOpen is the value for none.
 var nothingOpen = openEnds{straight: -1, plain: -1}
 
+// best is the descriptor for a library: past the page cache where the file takes that.
+func (e *openEnds) best() int {
+	if e.straight >= 0 {
+		return int(e.straight)
+	}
+	return int(e.plain)
+}
+
+// have gives descriptors to the file.
+func (f *file) have(e openEnds) {
+	f.straight.Store(e.straight)
+	f.handle.Store(e.handle)
+	f.plain.Store(e.plain)
+}
+
 // give takes the descriptors from the file; the caller closes them. Only while nobody has a use, or before anybody had.
 func (f *file) give() openEnds {
-	return openEnds{f.straight.Swap(-1), f.plain.Swap(-1), f.handle.Swap(0), f.Path}
+	return openEnds{f.straight.Swap(-1), f.plain.Swap(-1), f.handle.Swap(0), f.Path, f.fileSystem()}
+}
+
+// openApart opens the descriptors of a file that was imported, apart and within base.openMost.
+func (t *base) openApart(what string, f *file) (openEnds, *errs.Error) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.openMost)
+	defer cancel()
+	e := nothingOpen
+	err := t.apart(ctx, &doing{what, f.Path, f.fileSystem()}, func() error {
+		var bad *errs.Error
+		if e, bad = f.open(t.mover, &t.settings); bad != nil {
+			return bad
+		}
+		return nil
+	}, func() { t.closeAll(e) })
+	if err != nil {
+		return nothingOpen, errs.From(t.name, err)
+	}
+	return e, nil
 }
 
 // Import implements transport.Transport: it opens the file that OpenFile described. The link must be of that file, or
@@ -210,22 +238,15 @@ func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.
 	if known != nil {
 		return known.key, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), importMost)
-	defer cancel()
-	giveBack := func() { t.closeAll(f.give()) }
-	err := t.apart(ctx, &doing{"import", f.Path}, func() error {
-		if err := f.open(t.mover, &t.settings); err != nil {
-			return err
-		}
-		if err := t.mover.suits(f); err != nil {
-			giveBack()
-			return err
-		}
-		return nil
-	}, giveBack)
+	e, err := t.openApart("import", f)
 	if err != nil {
 		return 0, err
 	}
+	if err := t.mover.suits(f); err != nil {
+		t.closeAll(e)
+		return 0, err
+	}
+	f.have(e)
 	return t.enter(f, number)
 }
 
@@ -329,14 +350,13 @@ func (t *base) evict() openEnds {
 // is a goroutine of its own: a name can be slow to look up, and other files go on meanwhile. It has a use of the file.
 func (t *base) reopen(f *file) {
 	defer t.tasks.Done()
-	t.room <- struct{}{}
-	err := f.open(t.mover, &t.settings)
-	<-t.room
+	e, err := t.openApart("open", f)
 	var failed []*item
 	t.mu.Lock()
 	f.opening = false
 	evicted := nothingOpen
 	if err == nil {
+		f.have(e)
 		t.openFiles++
 		evicted = t.evict()
 	}

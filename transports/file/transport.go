@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -28,7 +29,7 @@ type base struct {
 	life       kit.Lifecycle
 	completing atomic.Int32   // goroutines inside Sink.Complete
 	tasks      sync.WaitGroup // goroutines of single files: reopen, synchronise
-	room       chan struct{}  // of doings that are in the kernel
+	openMost   time.Duration  // importMost, which tests shorten
 
 	mu        sync.Mutex
 	changed   *sync.Cond // of items and completions, for Close
@@ -36,6 +37,7 @@ type base struct {
 	files     kit.Slots[transport.RemoteKey, file]
 	openFiles int
 	doing     map[*doing]struct{}
+	rooms     map[fileSystem]*room
 	inodes    map[inodeNumber]*inode
 	tick      uint64
 	links     kit.Links[link]
@@ -85,7 +87,7 @@ func newHand() *hand { return &hand{ends: make([]transport.Completion, 0, handfu
 
 func newBase(name string, s Settings, host transport.Host, sink transport.Sink) *base {
 	t := &base{name: name, settings: s, host: host, sink: sink, inodes: map[inodeNumber]*inode{},
-		room: make(chan struct{}, doingMost), doing: map[*doing]struct{}{},
+		openMost: importMost, doing: map[*doing]struct{}{}, rooms: map[fileSystem]*room{},
 		items: make([]item, s.Slices)}
 	t.changed = sync.NewCond(&t.mu)
 	for i := range t.items {
