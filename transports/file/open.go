@@ -30,7 +30,7 @@ func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport
 		return transport.FileCard{}, err
 	}
 	var made transport.FileCard
-	err := t.apart(ctx, &doing{"open", spec.Path, fileSystemOf(spec.Path)}, func() (err error) {
+	err := t.apart(ctx, &doing{"open", spec.Path, t.fileSystemOf(spec.Path)}, func() (err error) {
 		made, err = t.openFile(ctx, spec)
 		return err
 	}, func() {})

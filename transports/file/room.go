@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// fileSystem is where a doing waits, by the mount above a name or the device of a file that was imported. So it is
-// known before anybody asks the disk. A name that leads elsewhere by a symbolic link counts where the link is, and
+// fileSystem is where a doing waits, by the mount above a name or the device of a file that was imported; zero is the
+// place of the first names. So it is known before anybody asks the disk. A name that leads elsewhere by a symbolic link counts where the link is, and
 // takes no place of imported files there.
 type fileSystem struct {
 	mount  string
@@ -69,9 +69,16 @@ func (t *base) quitRoom(at fileSystem) {
 // fileSystem returns that of a file which was imported.
 func (c *card) fileSystem() fileSystem { return fileSystem{device: c.Device} }
 
-// fileSystemOf returns that of a name, from the kernel's table of mounts: no file system is asked. All names share one
-// where there is no table.
-func fileSystemOf(path string) fileSystem {
+// fileSystemOf returns that of a name, from the kernel's table of mounts: no file system is asked. The table is long on
+// some hosts, so all names share one while it has places, and where there is no table.
+func (t *base) fileSystemOf(path string) fileSystem {
+	t.mu.Lock()
+	common := t.rooms[fileSystem{}]
+	full := common != nil && common.users >= doingMost
+	t.mu.Unlock()
+	if !full {
+		return fileSystem{}
+	}
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fileSystem{}
