@@ -174,8 +174,8 @@ func Allocate(
 	})
 }
 
-// CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when the kernel
-// still may: its memory must stay where it is.
+// CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when a
+// driver or the kernel still may: its memory must stay where it is.
 func CloseRegion(id int64, region uint64, timeoutMs int64) (int64, error) {
 	return on(id, func(e *engine.Engine) (n int64, err error) {
 		ctx, cancel := limited(timeoutMs)

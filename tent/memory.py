@@ -11,8 +11,8 @@ from . import _native
 def not_back(address: int) -> TimeoutError:
     """The error for memory that only the program keeps, and may not give to others yet."""
     return TimeoutError(
-        f"the kernel may still use the memory at {address:#x}, for a transfer that ended dirty; leave it as it is, and "
-        "call again later"
+        f"a driver or the kernel may still use the memory at {address:#x}, for a transfer that ended dirty; leave it "
+        "as it is, and call again later"
     )
 
 

@@ -280,8 +280,9 @@ class Region:
         """Ends remote access and returns when no peer can touch the bytes any more. Again: no effect.
 
         A registered buffer is the program's again then, but for views of the region that are still there. The builtin
-        TimeoutError if it could not be had in time: the region is then still to be closed. So it is when the kernel may
-        still use memory that was given as (address, size); other buffers are kept until the engine has closed.
+        TimeoutError if it could not be had in time: the region is then still to be closed. So it is when a driver or
+        the kernel may still use memory that was given as (address, size). Other buffers are kept until the engine has
+        closed.
         """
         if self._closed or self._engine._closed_meanwhile():
             return
@@ -294,7 +295,7 @@ class Region:
         if lingers and self._memory.borrowed:
             raise not_back(self.address)
         self._closed = True
-        if not lingers:  # else the kernel still has a transfer of it that ended dirty: the engine's end waits for that
+        if not lingers:  # else somebody still has a transfer of it that ended dirty: the engine's end waits for that
             self._engine._memories.pop(self._id, None)
             self._memory.let_go()
 

@@ -14,6 +14,7 @@ type batch struct {
 	freed      bool // by the user; goes when its last task ends
 	noted      bool // in Effects.Changed of the step under way
 	dirty      bool
+	remains    *Remains // of its tasks that ended dirty; nil: none
 	capacity   int
 	tasks      []*task
 	pending    int
@@ -254,7 +255,7 @@ func (c *Core) recycle(b *batch) {
 	if cap(b.tasks) > keepTasks {
 		b.tasks = nil
 	}
-	b.alive, b.tasks, b.failure, b.moved = false, b.tasks[:0], nil, nil
+	b.alive, b.tasks, b.failure, b.moved, b.remains = false, b.tasks[:0], nil, nil, nil
 	c.vacant = append(c.vacant, b.slot)
 }
 

@@ -99,7 +99,7 @@ func TestAPeerIsHeldUntilTheLastOpenWithdrawal(t *testing.T) {
 	r.submit(to(r.core, id), High, 1<<20, r.now.Add(10*ms))
 	r.wait(10 * ms)
 	r.wait(time.Second)
-	require.Equal(t, 2, r.core.Open(1))
+	require.Equal(t, 2, r.core.peers[1].open)
 	require.Equal(t, []transport.Rail{railOf(id, 0, 1)}, r.fenced)
 	r.submit(to(r.core, other), High, kib, clock.Never)
 	require.Len(t, r.out, 2, "the peer is held")

@@ -75,7 +75,7 @@ func (p *piece) land() {
 func (c *Core) refusePiece(p *piece, now clock.Time) {
 	t := p.task
 	if t == nil {
-		c.freePiece(p)
+		c.freeOrphan(p)
 		return
 	}
 	t.outstanding--
@@ -178,7 +178,7 @@ func (c *Core) completePiece(p *piece, a *attempt, delivered *uint64, err *errs.
 	*delivered -= got
 	t := p.task
 	if t == nil { // ended dirty long ago
-		c.freePiece(p)
+		c.freeOrphan(p)
 		return
 	}
 	t.outstanding--

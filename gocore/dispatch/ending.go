@@ -212,6 +212,7 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 		p.mine.Unlink()
 		p.task = nil
 		p.unpair()
+		t.batch.remember(p, a.rail.link)
 		if a.state != attemptOpen {
 			a.state = attemptOpen
 			if a.rail.link.peer.gone == nil {
@@ -225,6 +226,33 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 	c.emit(event.Event{Kind: event.Dirty, Time: now, Peer: name, Transport: c.transportName(t.path().Transport),
 		Err: t.failure, Trace: t.batch.trace})
 	c.closeTask(t, now)
+}
+
+// Remains counts the pieces that a batch has left behind, dirty, and that may still use local memory. Their slices are
+// out, on transports that do not quiesce (transport.Info). It outlives its batch.
+type Remains struct{ pieces int }
+
+// Out reports whether local memory may still be used.
+func (r *Remains) Out() bool { return r.pieces > 0 }
+
+// Remains returns those of a batch, or nil if it has none.
+func (c *Core) Remains(id BatchID) *Remains {
+	if b, err := c.findBatch(id); err == nil {
+		return b.remains
+	}
+	return nil
+}
+
+// remember counts an orphaned piece, in a slice of a link, among the batch's remains.
+func (b *batch) remember(p *piece, l *link) {
+	if l.spec.Info != nil && l.spec.Info.Quiesces {
+		return
+	}
+	if b.remains == nil {
+		b.remains = &Remains{}
+	}
+	b.remains.pieces++
+	p.remains = b.remains
 }
 
 // fenceRail asks for all completions of a rail and ends its generation, once.

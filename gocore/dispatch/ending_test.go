@@ -138,10 +138,9 @@ func TestADeviceHasMoreTimeToGiveBack(t *testing.T) {
 	r.wait(ms)
 	require.Equal(t, TimedOut, r.status(b).State)
 	require.True(t, r.status(b).Dirty)
-	require.Equal(t, 1, r.core.Open(1))
+	require.Equal(t, 1, r.core.peers[1].open)
 	r.finish(0, nil)
-	require.Zero(t, r.core.Open(1))
-	require.Zero(t, r.core.Open(7), "nobody has that number")
+	require.Zero(t, r.core.peers[1].open)
 }
 
 // A task on several links has the patience of the slowest, whichever of its slices was cut last.
@@ -313,4 +312,33 @@ func TestWhoSleptDoesNotSuspect(t *testing.T) {
 	r.core.Progress(id, r.out[1].Rail, r.now)
 	r.step()
 	require.Empty(t, r.kinds())
+}
+
+// Memory of a transport that goes on behind Withdraw is in use until every slice has come back or was refused. So it is
+// when the batch was freed and the peer is gone.
+func TestTheRemainsOfADirtyBatch(t *testing.T) {
+	for _, quiesces := range []bool{false, true} {
+		r := newRig(t, Options{})
+		id := r.core.AddLink(LinkSpec{Peer: 1, SameHost: true, Info: &transport.Info{Quiesces: quiesces}})
+		r.railUp(id, 0, 1, 1<<20)
+		b := r.submit(to(r.core, id), High, 3*64*kib, r.now.Add(ms))
+		require.Len(t, r.out, 3)
+		require.Nil(t, r.core.Remains(b))
+		r.wait(ms)
+		r.finish(0, nil)
+		r.wait(100 * ms)
+		require.True(t, r.status(b).Dirty)
+		remains := r.core.Remains(b)
+		require.Equal(t, quiesces, remains == nil)
+		if quiesces {
+			continue
+		}
+		require.Nil(t, r.core.FreeBatch(b, r.now))
+		require.Nil(t, r.core.Remains(b), "it was freed")
+		r.core.PeerGone(1, nil, r.now)
+		r.finish(0, nil)
+		require.True(t, remains.Out())
+		r.core.Refuse(r.out, r.now)
+		require.False(t, remains.Out())
+	}
 }

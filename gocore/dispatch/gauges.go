@@ -140,12 +140,3 @@ func (c *Core) Up(id plan.LinkID) bool {
 
 // Batches is the number of batches that are alive.
 func (c *Core) Batches() int { return len(c.batches) - len(c.vacant) }
-
-// Open is the number of slices of a peer that outlived their tasks, which ended dirty. The peer is given by the
-// engine's number of it.
-func (c *Core) Open(peer uint32) int {
-	if p := c.peers[peer]; p != nil {
-		return p.open
-	}
-	return 0
-}

@@ -67,12 +67,13 @@ type piece struct {
 	length      uint64
 	due         clock.Time // end of the pause before a retry
 	slots       [stagesMost]int32
-	sharer      *peer  // to which its slots of shared stages count; nil: none
-	tried       uint64 // rails that failed it in this round, a bit each by index
-	sent        uint16 // times in an attempt, over all routes
-	tries       uint8  // rounds over the rails of this route that failed
-	spared      uint8  // failures that were not its own
-	index       uint8  // of route
+	sharer      *peer    // to which its slots of shared stages count; nil: none
+	remains     *Remains // of an orphaned piece that may still use local memory
+	tried       uint64   // rails that failed it in this round, a bit each by index
+	sent        uint16   // times in an attempt, over all routes
+	tries       uint8    // rounds over the rails of this route that failed
+	spared      uint8    // failures that were not its own
+	index       uint8    // of route
 	hop         uint8
 	state       pieceState
 	staged      bool // holds slots
@@ -112,6 +113,14 @@ func (c *Core) freePiece(p *piece) {
 	c.releaseSlots(p)
 	p.unpair()
 	c.pieces.Put(p)
+}
+
+// freeOrphan frees a piece that has outlived its task.
+func (c *Core) freeOrphan(p *piece) {
+	if p.remains != nil {
+		p.remains.pieces--
+	}
+	c.freePiece(p)
 }
 
 // forfeitPiece frees a piece of a task that has its verdict. The replacement of a replaced one accounts for its bytes.

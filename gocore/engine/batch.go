@@ -278,7 +278,7 @@ func (e *Engine) finish(b *batch, dirty bool) {
 	if len(b.legs) > 0 {
 		e.reportEnd(b)
 	}
-	if dirty && len(b.files) > 0 {
+	if dirty {
 		e.linger(b)
 	}
 	for i, r := range b.uses {

@@ -288,3 +288,49 @@ func TestABatchWhoseSlicesNeverComeEndsWithTheEngine(t *testing.T) {
 	w.requireEnd(id, dispatch.Failed, errs.EngineClosed)
 	w.requireUses(0, own)
 }
+
+// keeping is a transport with a thread that goes on with every slice, also behind Withdraw and Close.
+type keeping struct{ *hand }
+
+func (keeping) Withdraw([]*transport.Slice) {}
+
+type keepingFactory struct{ made keeping }
+
+func (f keepingFactory) Name() string { return f.made.name }
+func (keepingFactory) Check() error   { return nil }
+
+func (f keepingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error) {
+	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
+	return f.made, err
+}
+
+// Memory that a transport has not given back is mapped behind the end of the engine, whenever it was freed.
+func TestMemoryThatNeverCameBackOutlivesTheEngine(t *testing.T) {
+	for _, early := range []bool{true, false} {
+		k := keeping{newHand("keeps")}
+		e, err := Open(t.Context(), Options{Transports: Plugs(keepingFactory{k})})
+		require.NoError(t, err)
+		id, own, err := e.Allocate(Memory{Size: 1 << 16, Location: "cpu:0", Permission: mem.GlobalReadWrite})
+		require.NoError(t, err)
+		_, err = e.Move(&Request{Terms: Terms{Op: transport.Read}, Source: own.Addr, Length: 4096,
+			Remote: Remote{Region: id, Offset: 4096}})
+		require.NoError(t, err)
+		k.await(t, "the slice", func() bool { return len(k.slices) == 1 })
+		free := func() {
+			require.NoError(t, e.CloseRegion(t.Context(), id))
+			require.NoError(t, e.FreeMemory(id))
+		}
+		if early {
+			free()
+		}
+		require.Equal(t, []string{"1 slices whose completion never came"}, e.Close(0, true))
+		if !early {
+			free()
+		}
+		require.True(t, e.Lingers(id))
+		require.Empty(t, e.regions.retire.wait(t.Context()))
+		mem.Bytes(own.Addr, int(own.Size))[0] = 1 // as the transport's thread does
+		require.NoError(t, e.Forget())
+	}
+}

@@ -242,28 +242,31 @@ func (e *Engine) lateSyncs(now clock.Time) {
 	e.syncing.limit = next
 }
 
-// lingering are the regions and files of a batch that ended dirty: a kernel that has not given an operation back may
-// still use them. They are let go when it has.
+// lingering are the regions and files of a batch that ended dirty. A driver or a kernel that has not given an operation
+// back may still use them; they are let go when it has.
 type lingering struct {
+	remains *dispatch.Remains
 	regions []*region
 	files   []fileUse
 }
 
-// linger keeps the regions and files of a dirty batch. The caller holds e.mu.
+// linger keeps the regions and files of a dirty batch, if they may still be used. The caller holds e.mu.
 func (e *Engine) linger(b *batch) {
-	e.lingering = append(e.lingering, lingering{slices.Clone(b.uses), slices.Clone(b.files)})
+	remains := e.core.Remains(b.id)
+	if remains == nil || !remains.Out() {
+		return
+	}
+	e.lingering = append(e.lingering, lingering{remains, slices.Clone(b.uses), slices.Clone(b.files)})
 	clear(b.uses)
 	clear(b.files)
 	b.uses, b.files = b.uses[:0], b.files[:0]
 }
 
-// letGo releases regions and files that the kernel has given back. The caller holds e.mu.
+// letGo releases regions and files that came back. The caller holds e.mu.
 func (e *Engine) letGo() {
 	e.lingering = slices.DeleteFunc(e.lingering, func(l lingering) bool {
-		for i := range l.files {
-			if e.core.Open(l.files[i].peer.number) > 0 {
-				return false
-			}
+		if l.remains.Out() {
+			return false
 		}
 		for _, r := range l.regions {
 			r.unuse()
@@ -273,8 +276,8 @@ func (e *Engine) letGo() {
 	})
 }
 
-// Lingers reports whether the kernel may still use the memory of a region, although the transfers that gave it have
-// ended, dirty. The owner of memory that is not tent's asks before it frees that memory.
+// Lingers reports whether a driver or the kernel may still use the memory of a region, although the transfers that gave
+// it have ended, dirty. The owner of memory that is not tent's asks before it frees that memory.
 func (e *Engine) Lingers(id mem.RegionID) bool {
 	e.mu.Lock()
 	defer e.unlockAndDrain()

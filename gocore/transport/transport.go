@@ -266,6 +266,7 @@ type Info struct {
 	Protects  bool                               // bytes are signed or encrypted as Host.Self demands: see Protection
 	SameHost  bool                               // only towards peers with our own machine id
 	OtherHost bool                               // only towards peers with another one
+	Quiesces  bool                               // Withdraw leaves local memory alone: see there
 	Copies    bool                               // Poll carries out queued slices, 10 to 50 µs each: see Poller
 	Bounces   bool                               // its bytes of devices cross memory of the host: staging comes first
 	Pins      bool                               // Register takes time that grows with the size: it pins pages
@@ -363,6 +364,9 @@ type Transport interface {
 	// Withdraw asks for the completions of accepted slices by the finest means there is, without blocking. A slice that
 	// has completed meanwhile is ignored. A slice that the peer cannot confirm stays outstanding: the transport goes on
 	// asking.
+	//
+	// Where Info.Quiesces, nobody touches the local memory of these slices when it has returned, also of those that
+	// stay outstanding. Elsewhere a task that ended dirty keeps its memory until they have completed.
 	Withdraw([]*Slice)
 	// Fence is the last resort, for condemned rails: it ends the generation and asks for all completions of the rail.
 	Fence(Rail)

@@ -253,8 +253,8 @@ func unregister(engine int64, at, size uint64) error {
 	return end(engine, at, size, false, func(o owned) error {
 		lingers, err := pybind.CloseRegion(engine, o.region, closeMs)
 		if err == nil && lingers != 0 {
-			err = fmt.Errorf("TIMEOUT: the kernel may still use the memory at %#x, for a transfer that ended dirty: "+
-				"leave it as it is, and unregister it again later", at)
+			err = fmt.Errorf("TIMEOUT: a driver or the kernel may still use the memory at %#x, for a transfer that "+
+				"ended dirty: leave it as it is, and unregister it again later", at)
 		}
 		return err
 	})

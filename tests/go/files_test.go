@@ -260,14 +260,25 @@ func TestClosingAFileLetsItsTransfersEnd(t *testing.T) {
 func TestMemoryThatTheKernelKeepsStaysUsed(t *testing.T) {
 	s := newStorage(t)
 	e := s.engine(t, map[string]any{"fence_timeout_file_ms": 30})
+	file := openFile(t, e, "/kv.bin", engine.FileOptions{Create: true, Size: 65536})
+	s.keepsMemory(t, e, file, sim.Between(e.Address(), "file:///kv.bin"))
+}
+
+// Memory of a transfer to a peer is kept as that of one to a file is: a driver may have it.
+func TestMemoryThatADriverKeepsStaysUsed(t *testing.T) {
+	s := newStorage(t)
+	e, other := s.engine(t, map[string]any{"fence_timeout_host_ms": 30}), s.engine(t, nil)
+	offer(t, other, memory(t, 65536), "kv")
+	s.keepsMemory(t, e, segment(t, e, other, "kv"), sim.Between(e.Address(), other.Address()))
+}
+
+func (s *storage) keepsMemory(t *testing.T, e *engine.Engine, to engine.SegmentID, where sim.Where) {
 	id, own, err := e.Allocate(engine.Memory{Size: 65536, Location: "cpu:0"})
 	require.NoError(t, err)
 	bytes := mem.Bytes(own.Addr, int(own.Size))
 	fill(bytes, 1)
-	file := openFile(t, e, "/kv.bin", engine.FileOptions{Create: true, Size: 65536})
-	where := sim.Between(e.Address(), "file:///kv.bin")
 	s.network.Cut(where)
-	move := put(t, e, bytes, file, 0, false)
+	move := put(t, e, bytes, to, 0, false)
 	_, err = e.Cancel(move, -1)
 	require.NoError(t, err)
 	sum := ended(t, e, move)

@@ -168,7 +168,8 @@ func openError(err error) error {
 
 // Info describes the transport: host memory to host memory, any alignment.
 func (t *Transport) Info() transport.Info {
-	info := transport.Info{Name: Name, Versions: t.versions(), Checksums: true, Protects: true, Alignment: 1,
+	info := transport.Info{Name: Name, Versions: t.versions(), Checksums: true, Protects: true, Quiesces: true,
+		Alignment: 1,
 		SlicesMax: t.settings.CreditRequests, SliceMax: t.settings.SliceBytes,
 		SliceBest: min(t.settings.SliceBytes, 1<<20)}
 	info.Pairs[mem.Host][mem.Host] = true
