@@ -174,8 +174,8 @@ func Allocate(
 	})
 }
 
-// CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when a
-// driver or the kernel still may: its memory must stay where it is.
+// CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when a driver or
+// the kernel still may: its memory must stay where it is.
 func CloseRegion(id int64, region uint64, timeoutMs int64) (int64, error) {
 	return on(id, func(e *engine.Engine) (n int64, err error) {
 		ctx, cancel := limited(timeoutMs)
@@ -192,6 +192,19 @@ func CloseRegion(id int64, region uint64, timeoutMs int64) (int64, error) {
 // on one that was forgotten.
 func FreeMemory(id int64, region uint64) (n int64, err error) {
 	defer guard(&err)
+	return 0, freeMemory(id, mem.RegionID(region))
+}
+
+// EndMemory closes a region of Allocate and unmaps it. Those of an engine that was forgotten are closed already.
+func EndMemory(id int64, region uint64, timeoutMs int64) (n int64, err error) {
+	defer guard(&err)
+	if e, err := get(id); err == nil {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		if err := e.CloseRegion(ctx, mem.RegionID(region)); err != nil {
+			return 0, err
+		}
+	}
 	return 0, freeMemory(id, mem.RegionID(region))
 }
 

@@ -48,8 +48,8 @@ class Library(Protocol):
         """CloseGrid forgets a grid."""
 
     def pybind_CloseRegion(self, engine: int, region: int, timeout_ms: int, /) -> int:
-        """CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when the
-        kernel still may: its memory must stay where it is."""
+        """CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when a
+        driver or the kernel still may: its memory must stay where it is."""
 
     def pybind_CloseSegment(self, engine: int, segment: int, /) -> int:
         """CloseSegment closes a segment; closing 0 does nothing."""
@@ -74,6 +74,10 @@ class Library(Protocol):
 
     def pybind_Drain(self, engine: int, address: int, capacity: int, /) -> int:
         """Drain takes up to capacity ids of watched batches that have ended. It keeps Python's lock: it never waits."""
+
+    def pybind_EndMemory(self, engine: int, region: int, timeout_ms: int, /) -> int:
+        """EndMemory closes a region of Allocate and unmaps it. Those of an engine that was forgotten are closed
+        already."""
 
     def pybind_EventsClose(self, engine: int, fd: int, /) -> int:
         """EventsClose ends following; the descriptor is closed."""
@@ -360,6 +364,7 @@ def pybind_Discard(engine: int, builder: int, /) -> int: ...
 def pybind_Disconnect(engine: int, who: str, timeout_ms: int, /) -> int: ...
 def pybind_Doctor(environment: str, /) -> str: ...
 def pybind_Drain(engine: int, address: int, capacity: int, /) -> int: ...
+def pybind_EndMemory(engine: int, region: int, timeout_ms: int, /) -> int: ...
 def pybind_EventsClose(engine: int, fd: int, /) -> int: ...
 def pybind_EventsOpen(engine: int, /) -> int: ...
 def pybind_EventsTake(engine: int, fd: int, most: int, /) -> str: ...

@@ -289,6 +289,46 @@ func TestABatchWhoseSlicesNeverComeEndsWithTheEngine(t *testing.T) {
 	w.requireUses(0, own)
 }
 
+// beside is a transport in which something comes beside a registration, once.
+type beside struct {
+	*hand
+	comes func()
+}
+
+func (b *beside) Register(ctx context.Context, r mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	key, descriptor, err := b.hand.Register(ctx, r)
+	comes := b.comes
+	b.comes = func() {}
+	comes()
+	return key, descriptor, err
+}
+
+type besideFactory struct{ made *beside }
+
+func (f besideFactory) Name() string { return f.made.name }
+func (besideFactory) Check() error   { return nil }
+
+func (f besideFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error) {
+	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
+	return f.made, err
+}
+
+// Close ends the regions that it finds. Memory that is being allocated then is not given to anybody.
+func TestMemoryThatIsAllocatedBesideCloseIsGivenBack(t *testing.T) {
+	b := &beside{newHand("hand"), func() {}}
+	e, err := Open(t.Context(), Options{Transports: Plugs(besideFactory{b})})
+	require.NoError(t, err)
+	b.comes = func() { require.Empty(t, e.Close(0, true)) }
+	_, _, err = e.Allocate(Memory{Size: 4096, Location: "cpu:0", Name: "late"})
+	require.Equal(t, errs.EngineClosed, errs.CodeOf(err))
+	require.Zero(t, e.Allocations())
+	require.Empty(t, e.regions.list())
+	require.Empty(t, e.regions.retire.wait(t.Context()))
+	require.Empty(t, b.keys)
+	require.NoError(t, e.Forget())
+}
+
 // keeping is a transport with a thread that goes on with every slice, also behind Withdraw and Close.
 type keeping struct{ *hand }
 

@@ -25,7 +25,6 @@ type span struct {
 type owned struct {
 	region    uint64
 	allocated bool
-	outlived  bool // allocated by an engine that was destroyed: its region has ended, its bytes are there
 }
 
 // regions are known to C by their addresses. One thread at a time begins or ends a range; others wait for it, without a
@@ -69,12 +68,7 @@ func remember(s span, o owned) {
 func forget(engine int64) {
 	regions.Lock()
 	for s, o := range regions.bySpan {
-		switch {
-		case s.engine != engine:
-		case o.allocated:
-			o.outlived = true
-			regions.bySpan[s] = o
-		default:
+		if s.engine == engine && !o.allocated {
 			delete(regions.bySpan, s)
 		}
 	}
@@ -213,12 +207,7 @@ func go_allocate_memory_ex(engine C.tent_engine_t, addr *unsafe.Pointer, size C.
 func go_free_memory(engine C.tent_engine_t, addr unsafe.Pointer) C.int {
 	id := number(engine)
 	return done(end(id, address(addr), 0, true, func(o owned) error {
-		if !o.outlived {
-			if _, err := pybind.CloseRegion(id, o.region, closeMs); err != nil {
-				return err // a peer is still inside: the memory stays
-			}
-		}
-		_, err := pybind.FreeMemory(id, o.region)
+		_, err := pybind.EndMemory(id, o.region, closeMs) // an error: a peer is still inside, and the memory stays
 		return err
 	}))
 }
