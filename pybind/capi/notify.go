@@ -129,6 +129,7 @@ func go_recv_notifs(engine C.tent_engine_t, info *C.tent_notifi_info) C.int {
 // await takes one notification, for which it waits for at most limitMs. Where another thread was faster it waits for
 // the next one. It looks up now and then: an engine that another thread destroys wakes nobody here.
 func await(id, limitMs int64) (*letter, error) {
+	limitMs = max(0, limitMs) // the rest of the least number would wrap round
 	for start := time.Now(); ; {
 		left := max(0, limitMs-time.Since(start).Milliseconds())
 		if _, err := pybind.NoteWait(id, min(left, lookMs)); err != nil {

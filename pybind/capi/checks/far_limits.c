@@ -1,4 +1,4 @@
-/* Milliseconds that are beyond all times are a limit that never comes, and none that is over. */
+/* Milliseconds that are beyond all times are a limit that never comes, and none that is over. Those below 0 are over. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +46,23 @@ static void endures(tent_engine_t engine, void *memory, tent_segment_id_t peer, 
 	must(tent_close_lease(engine, lease) == 0, "tent_close_lease", limit);
 }
 
+/* Waits return with what is there already. */
+static void is_over(tent_engine_t engine, void *memory, tent_segment_id_t peer, void *there, int64_t limit) {
+	tent_request_t request = {OPCODE_WRITE, memory, peer, (uintptr_t)there, SIZE, 0, 0};
+	tent_notif_t notification;
+	tent_batch_id_t batch = tent_allocate_batch(engine, 1);
+	must(batch != 0 && tent_submit(engine, batch, &request, 1) == 0, "tent_submit", limit);
+	int ended = tent_wait(engine, batch, limit, NULL);
+	must(ended == 0 || ended == 1, "tent_wait", limit);
+	must(tent_wait(engine, batch, 60000, NULL) == 0 && tent_wait(engine, batch, limit, NULL) == 0, "tent_wait", limit);
+	must(tent_free_batch(engine, batch) == 0, "tent_free_batch", limit);
+
+	must(tent_recv_notif(engine, limit, &notification) == 0, "tent_recv_notif of none", limit);
+	must(tent_send_notif(engine, TENT_LOCAL_SEGMENT_ID, "a", 1, "b", 1) == 0, "tent_send_notif", limit);
+	must(tent_recv_notif(engine, limit, &notification) == 1, "tent_recv_notif", limit);
+	tent_free_notif(&notification);
+}
+
 int main(void) {
 	void *memory, *there;
 	char name[256];
@@ -56,6 +73,8 @@ int main(void) {
 	/* the last is 2^64 and some 0.4 million nanoseconds */
 	int64_t limits[] = {60000, INT64_MAX, (int64_t)1 << 62, INT64_MAX / 1000, 18446744073710};
 	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) endures(engine, memory, peer, there, limits[i]);
+	int64_t over[] = {-1, -INT64_MAX, INT64_MIN, INT64_MIN / 1000, -18446744073710};
+	for (size_t i = 0; i < sizeof over / sizeof *over; i++) is_over(engine, memory, peer, there, over[i]);
 	tent_destroy_engine(engine);
 	tent_destroy_engine(other);
 	return 0;
