@@ -91,7 +91,7 @@ def build(prefix: Path) -> None:
     exports.write_text(f"{{ global: {names} local: *; }};\n", encoding="utf-8")
     go = interpreters.go_command()
     release = f"-X {build_gotent.RELEASE}={build_gotent.version()}"
-    external = build_gotent.extldflags(f"-Wl,-soname,libtent.so,--version-script={exports}")
+    external = build_gotent.extldflags("-Wl,-soname,libtent.so", *build_gotent.exporting(exports))
     linker = f"-s -w {build_gotent.LINKNAME} {release} {external}"
     command = [go, "build", "-buildmode=c-shared", f"-ldflags={linker}", "-o", str(library), "./pybind/capi"]
     env = build_gotent.go_env(go)
@@ -159,7 +159,7 @@ def check(prefix: Path) -> None:
         wrong = ", ".join(sorted({*calls} ^ {*found}))
         raise SystemExit(f"libtent.so does not export what transfer_engine.h declares, and nothing else: {wrong}")
     flags = ["-Wall", "-Wextra", "-Werror", f"-I{prefix}/include"]
-    link = ["-pthread", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", "-ltent"]
+    link = ["-pthread", f"-L{prefix}/lib", "-Xlinker", f"-rpath={prefix}/lib", "-ltent"]
     compilers = {".c": [CC, "-std=c11"], ".cc": [CXX, "-std=c++17"]}
     given = [*(path for path in (prefix / "include").rglob("*") if path.is_file()), prefix / "lib" / "libtent.so.key"]
     versions = said(CC, "--version") + said(CXX, "--version")

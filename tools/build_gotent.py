@@ -265,9 +265,14 @@ def by_position(name: str, body: str) -> str:
     return substitute(r"PyObject \*args, PyObject \*kwargs", "PyObject *const *args, Py_ssize_t given", body, count=2)
 
 
-def extldflags(flag: str) -> str:
-    """The word of -ldflags that gives the C linker one flag. Both are split at spaces, and a folder may have one."""
-    return f"""\"-extldflags='{flag}'\""""
+def extldflags(*flags: str) -> str:
+    """The word of -ldflags that gives the C compiler flags. Both are split at spaces, and a folder may have one."""
+    return f"""\"-extldflags={" ".join(f"'{flag}'" for flag in flags)}\""""
+
+
+def exporting(names: Path) -> tuple[str, str]:
+    """The flags for a list of the symbols that are exported. -Wl is split at commas, and a folder may have one."""
+    return "-Xlinker", f"--version-script={names}"
 
 
 class Build:
@@ -382,7 +387,7 @@ class Build:
             self.go,
             "build",
             "-buildmode=c-shared",
-            f"-ldflags=-s -w {LINKNAME} -X {RELEASE}={version()} {extldflags(f'-Wl,--version-script={exports}')}",
+            f"-ldflags=-s -w {LINKNAME} -X {RELEASE}={version()} {extldflags(*exporting(exports))}",
             "-o",
             "_gotent.so",
             ".",

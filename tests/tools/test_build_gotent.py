@@ -7,6 +7,7 @@ from pathlib import Path
 
 import build_gotent
 import interpreters
+import pytest
 
 SOURCE = """package main
 
@@ -22,16 +23,17 @@ func main() {}
 """
 
 
-def test_a_folder_with_a_space_reaches_the_c_linker_whole(tmp_path: Path) -> None:
-    """TMPDIR may have one, and the list of the symbols that are exported lies there."""
-    folder = tmp_path / "with a space"
+@pytest.mark.parametrize("name", ["with a space", "with,a comma"])
+def test_the_name_of_a_folder_reaches_the_c_linker_whole(tmp_path: Path, name: str) -> None:
+    """TMPDIR and the clone may be called so, and the list of the symbols that are exported lies there."""
+    folder = tmp_path / name
     folder.mkdir()
     (folder / "go.mod").write_text("module small\n\ngo 1.26\n")
     (folder / "main.go").write_text(SOURCE)
     exports = folder / "exports.map"
     exports.write_text("{ global: kept; local: *; };\n")
     go = interpreters.go_command()
-    flags = f"-ldflags=-s -w {build_gotent.extldflags(f'-Wl,--version-script={exports}')}"
+    flags = f"-ldflags=-s -w {build_gotent.extldflags(*build_gotent.exporting(exports))}"
     command = [go, "build", "-buildmode=c-shared", flags, "-o", "small.so", "."]
     subprocess.run(command, cwd=folder, env=build_gotent.go_env(go), check=True)
     symbols = subprocess.check_output(["nm", "-D", "--defined-only", "small.so"], cwd=folder, text=True)
