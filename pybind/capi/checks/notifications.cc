@@ -1,4 +1,4 @@
-/* A notification of C++ arrives with all of its bytes, zero bytes among them. */
+/* A notification of C++ arrives with all of its bytes, zero bytes among them, or is refused. */
 #include <cstdio>
 #include <string>
 
@@ -29,6 +29,23 @@ int main() {
 		sent.msg = text;
 		right = right && engine.sendNotification(target, sent).ok() && heard(peer, sent);
 	}
+	void *memory = nullptr;
+	right = right && engine.allocateLocalMemory(&memory, 4096).ok();
+	BatchID batch = engine.allocateBatch(1);
+	Request request;
+	request.opcode = Request::OpCode::WRITE;
+	request.source = memory;
+	request.target_offset = reinterpret_cast<uintptr_t>(memory);
+	request.length = 4096;
+	Notification sent;
+	sent.name = std::string("a\0b", 3); /* submitTransfer takes no such name */
+	sent.msg = std::string("\0c", 2);
+	Status cut = engine.submitTransfer(batch, {request}, sent);
+	right = right && !cut.ok() && cut.message().find("INVALID_ARGUMENT") == 0;
+	sent.name = "whole";
+	right = right && engine.submitTransfer(batch, {request}, sent).ok() && heard(engine, sent);
+	right = right && tent_wait(engine.handle(), batch, 10000, nullptr) == 0 && engine.freeBatch(batch).ok();
+
 	if (!right) std::fprintf(stderr, "notifications: %s\n", tent_last_error());
 	std::printf(right ? "notifications of C++ arrive whole\n" : "wrong\n");
 	return right ? 0 : 1;

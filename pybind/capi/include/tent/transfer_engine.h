@@ -6,8 +6,9 @@
  * Conventions. A call returns 0, or a number that its comment explains. -1 is an error, and then tent_last_error() of the
  * same thread says why in one sentence. Any thread may call with any engine. Addresses are plain pointers; the caller keeps
  * registered memory mapped until it is unregistered, and the bytes of a transfer as they are until its status is final: then
- * nobody reads or writes them any more. Sizes and offsets count bytes. In a child that was forked without exec all calls but
- * those that free fail with FORK: it makes engines behind an exec.
+ * nobody reads or writes them any more. Sizes and offsets count bytes. In a child that was forked without exec all calls fail
+ * with FORK, but for those that return what a call gave: tent_free_text, tent_free_notif, tent_free_notifs and
+ * tent_free_segment_info. It makes engines behind an exec.
  */
 #ifndef TENT_TRANSFER_ENGINE_H
 #define TENT_TRANSFER_ENGINE_H
@@ -132,9 +133,10 @@ void tent_set_config(const char *key, const char *value);
 
 /* NULL if it cannot be made. */
 tent_engine_t tent_create_engine(void);
-/* Cancels all transfers, and returns when their memory cannot be touched any more, at most 30 s later. tent_last_error() is
- * "" then; else it says what may still be touched, as by a kernel that has not given an operation back. Threads that destroy an
- * engine beside one another all wait for that end. */
+/* Cancels all transfers, and returns when their memory cannot be touched any more, at most 39 s later: 30 s for peers and
+ * drivers to let it go, and 3 s for each of the other steps. tent_last_error() is "" then; else it says what may still be
+ * touched, as by a kernel that has not given an operation back. Threads that destroy an engine beside one another all wait for
+ * that end. */
 void tent_destroy_engine(tent_engine_t engine);
 /* 1 while the engine is open, else 0, as in a forked child. */
 int tent_available(tent_engine_t engine);
@@ -378,6 +380,8 @@ class TransferEngine {
 	}
 	Status submitTransfer(BatchID batch_id, const std::vector<Request> &requests, const Notification &notification) {
 		tent_submit_options_t options = {};
+		if (notification.name.find('\0') != std::string::npos)
+			return Status("INVALID_ARGUMENT: the name of the notification has a zero byte, where C's texts end");
 		options.notify = 1;
 		options.name = notification.name.c_str();
 		options.message = notification.msg.data();
