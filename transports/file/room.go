@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// fileSystem is where a doing waits, by the mount above a name or the device of a file that was imported; zero is the
-// place of the first names. So it is known before anybody asks the disk. A name that leads elsewhere by a symbolic link counts where the link is, and
-// takes no place of imported files there.
+// fileSystem is where a doing waits: the mount above a name, or the device of a file that was imported. Zero is for the
+// first names. So it is known before anybody asks the disk. A name that leads elsewhere by a symbolic link counts where
+// the link is, and takes no place of imported files there.
 type fileSystem struct {
 	mount  string
 	device uint64
