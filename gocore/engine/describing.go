@@ -41,9 +41,11 @@ func (d *describing) begin(ctx context.Context) error {
 func (d *describing) end() { <-d.turn }
 
 // refresh fetches the description of the regions that the peer offers now.
-func (p *peer) refresh(ctx context.Context) error {
+func (p *peer) refresh(ctx context.Context) error { return p.refreshSince(ctx, p.fetch.asked.Load()) }
+
+// refreshSince is refresh for a caller that came when this number of questions had begun.
+func (p *peer) refreshSince(ctx context.Context, came uint64) error {
 	d := &p.fetch
-	came := d.asked.Load()
 	if err := d.begin(ctx); err != nil {
 		code := errs.Timeout
 		if errors.Is(err, context.Canceled) {

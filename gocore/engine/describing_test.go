@@ -131,10 +131,14 @@ func TestADeadlineHoldsForTheQuestionAboutAnAddress(t *testing.T) {
 // counting is a transport that counts its links.
 type counting struct {
 	*hand
-	links int
+	links  int
+	inside func() // the beginning of Attach
 }
 
 func (c *counting) Attach(p transport.Peer) (transport.Link, error) {
+	if c.inside != nil {
+		c.inside()
+	}
 	c.locked(func() { c.links++ })
 	return c.hand.Attach(p)
 }
@@ -193,4 +197,38 @@ func TestAPeerThatIsLeftDuringItsFirstUseKeepsNoLink(t *testing.T) {
 		require.Empty(t, e.Close(time.Second, true))
 		require.Zero(t, c.links)
 	}
+}
+
+// Another thread asks the peer while this one opens it, and has no answer yet. The region that is known was closed.
+func TestOpeningAPeerWaitsForTheAnswerToAQuestionUnderWay(t *testing.T) {
+	there, c := newWorkshop(t, "hand"), &counting{hand: newHand("hand")}
+	here := newWorkshopOver(t, []*hand{c.hand}, countingFactory{c})
+	old := there.region("kv")
+	blob, err := there.Export(nil)
+	require.NoError(t, err)
+	id, err := here.OpenBlob(blob)
+	require.NoError(t, err)
+	h, failure := here.segments.get(id)
+	require.Nil(t, failure)
+	p := h.peer
+	require.NoError(t, p.refresh(t.Context())) // and no link is attached yet
+	require.NoError(t, there.CloseRegion(t.Context(), old.ID))
+	now := there.region("kv")
+	asked := make(chan error, 1)
+	c.inside = func() { // the caller has p.mu, so that no answer is taken over until it goes on
+		d := &p.fetch
+		require.NoError(t, d.begin(t.Context()))
+		d.asked.Add(1)
+		go func() {
+			d.err, d.cut = p.describe(t.Context()), false
+			asked <- d.err
+			d.end()
+		}()
+	}
+	id, err = here.OpenSegment(t.Context(), there.Address()+"/kv")
+	require.NoError(t, err)
+	h, failure = here.segments.get(id)
+	require.Nil(t, failure)
+	require.Equal(t, now.ID, h.base, "not %v, which was closed", old.ID)
+	require.NoError(t, <-asked)
 }

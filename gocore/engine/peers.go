@@ -111,6 +111,16 @@ func (p *peer) join(ctx context.Context) error {
 	return nil
 }
 
+// joinAnew is join for a new handle: it also learns the regions that the peer offers now. Those that are known may be
+// of another handle, from long ago.
+func (p *peer) joinAnew(ctx context.Context) error {
+	came := p.fetch.asked.Load()
+	if err := p.join(ctx); err != nil {
+		return err
+	}
+	return p.refreshSince(ctx, came) // it waits for a question that began meanwhile
+}
+
 // isLeft returns an error if nobody has the peer open any more: links that are attached now would be nobody's to
 // detach. The caller holds p.mu, which detach waits for, so a peer that is left from now on loses its links.
 func (p *peer) isLeft() error {

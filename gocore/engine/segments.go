@@ -133,12 +133,7 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *sec
 		e.shown(identity, greeting.Proof)
 	}
 	p := e.peer(identity)
-	asked := p.fetch.asked.Load()
-	err = p.join(ctx)
-	if err == nil && p.fetch.asked.Load() == asked { // for another handle, perhaps long ago
-		err = p.refresh(ctx)
-	}
-	if err == nil {
+	if err = p.joinAnew(ctx); err == nil {
 		err = p.unreachable()
 	}
 	if err != nil {
