@@ -260,7 +260,7 @@ func (p *peer) learn(d *segment.Description) {
 	t := &remoteTable{description: d, byID: make(map[mem.RegionID]*remoteRegion, len(d.Regions))}
 	t.known = len(d.Regions) == 0
 	var known map[mem.RegionID]*remoteRegion
-	if old := p.regions.Load(); old != nil {
+	if old := p.regions.Load(); old != nil && old.known { // a blob says less, and nobody has used its regions
 		known = old.byID
 	}
 	p.adopt(t, known)

@@ -34,6 +34,16 @@ func newTenant(t *testing.T, w world) *tenant {
 	return n
 }
 
+// meetByBlob opens the peer again, by a blob that lists its regions.
+func (n *tenant) meetByBlob(t *testing.T) {
+	t.Helper()
+	require.NoError(t, n.here.CloseSegment(n.at))
+	blob, err := n.there.Export(nil)
+	require.NoError(t, err)
+	n.at, err = n.here.OpenBlob(blob)
+	require.NoError(t, err)
+}
+
 // register offers bytes [from, to) of the peer's memory.
 func (n *tenant) register(t *testing.T, from, to int, name string) mem.RegionID {
 	t.Helper()
@@ -146,26 +156,31 @@ func TestAnAddressMeansTheMemoryThatIsRegisteredThereNow(t *testing.T) {
 	}
 }
 
-// Of two regions at one address, the peer knows the one that is closed.
+// Of two regions at one address, the peer knows the one that is closed. It may have met both in a blob.
 func TestARegionThatIsClosedHidesNoneThatHoldsItsMemoryToo(t *testing.T) {
 	for _, w := range registeredWorlds() {
-		t.Run(w.name, func(t *testing.T) {
-			n := newTenant(t, w)
-			n.register(t, 0, len(n.theirs.bytes), "whole")
-			small := n.register(t, n.begin, n.begin+n.bytes, "small")
-			n.prepare(t)
-			for i, way := range n.ways {
-				require.Equal(t, dispatch.Completed, ended(t, n.here, way(t, transport.Write)).State)
-				n.close(t, small)
-				fill(n.own.bytes, i)
-				sum := ended(t, n.here, way(t, transport.Write))
-				require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
-				same(t, n.theirs.bytes[n.begin:n.begin+n.bytes], i, n.begin)
-				small = n.register(t, n.begin, n.begin+n.bytes, "small")
-				_, err := n.here.Segment(t.Context(), n.at, true)
-				require.NoError(t, err)
-			}
-		})
+		for _, met := range []string{"by name", "by blob"} {
+			t.Run(w.name+" "+met, func(t *testing.T) {
+				n := newTenant(t, w)
+				n.register(t, 0, len(n.theirs.bytes), "whole")
+				small := n.register(t, n.begin, n.begin+n.bytes, "small")
+				if met == "by blob" {
+					n.meetByBlob(t)
+				}
+				n.prepare(t)
+				for i, way := range n.ways {
+					require.Equal(t, dispatch.Completed, ended(t, n.here, way(t, transport.Write)).State)
+					n.close(t, small)
+					fill(n.own.bytes, i)
+					sum := ended(t, n.here, way(t, transport.Write))
+					require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
+					same(t, n.theirs.bytes[n.begin:n.begin+n.bytes], i, n.begin)
+					small = n.register(t, n.begin, n.begin+n.bytes, "small")
+					_, err := n.here.Segment(t.Context(), n.at, true)
+					require.NoError(t, err)
+				}
+			})
+		}
 	}
 }
 
