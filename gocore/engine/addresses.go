@@ -136,15 +136,23 @@ func (c *Call) placeLocal(list *addressList, n int, base uintptr, size uint64, a
 		if err != nil {
 			return err
 		}
-		addr := uint64(base) + offset
-		if own == nil || addr < uint64(own.Addr) || !mem.Contains(own.Size, addr-uint64(own.Addr), length) {
-			if own = c.engine.regions.find(uintptr(addr), length); own == nil {
-				return indexed(i, c.engine.notRegistered(uintptr(addr), length))
-			}
+		if own, err = c.placeOwn(list, own, uint64(base)+offset, length); err != nil {
+			return indexed(i, err)
 		}
-		list.add(home{own.ID, uint64(own.Addr), own.Size}, addr-uint64(own.Addr), length)
 	}
 	return nil
+}
+
+// placeOwn appends a range of our own memory and returns its region, which that of the range before may be.
+func (c *Call) placeOwn(list *addressList, before *region, addr, length uint64) (*region, *errs.Error) {
+	own := before
+	if own == nil || addr < uint64(own.Addr) || !mem.Contains(own.Size, addr-uint64(own.Addr), length) {
+		if own = c.engine.regions.find(uintptr(addr), length); own == nil {
+			return nil, c.engine.notRegistered(uintptr(addr), length)
+		}
+	}
+	list.add(home{own.ID, uint64(own.Addr), own.Size}, addr-uint64(own.Addr), length)
+	return own, nil
 }
 
 // placeRemote finds the regions of a peer. size is that of the operand in which offsets count; 0 makes them addresses,
@@ -253,7 +261,45 @@ func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
 	g := gatherings.Get().(*gathering)
 	defer freeGathering(g)
 	chosen := chosenBy(r, local.pages, remote.pages)
-	return c.gather(g, r.N, local.list, remote.list, remote.segment, &chosen)
+	before, asksNobody := c.mark(), c.asksNobody
+	c.asksNobody = true // a region that was registered again in pieces would be asked for in every call
+	err := c.gather(g, r.N, local.list, remote.list, remote.segment, &chosen)
+	c.asksNobody = asksNobody
+	if err == nil {
+		return nil
+	}
+	c.whole(before, err)
+	return c.placeAnew(r.N, local.list, remote.list, remote.segment, &chosen)
+}
+
+// placeAnew appends ranges of two address lists in the regions in which they lie now, each looked up by itself.
+func (c *Call) placeAnew(n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
+	g := gatherings.Get().(*gathering)
+	defer freeGathering(g)
+	g.near.reset()
+	g.far.reset()
+	g.far.byAddress = far.byAddress
+	due := c.terms.Due()
+	var own *region
+	for i := range n {
+		src, dst, err := chosen.at(i)
+		if err != nil {
+			return err
+		}
+		a, b := near.at(src), far.at(dst)
+		if a.bytes != b.bytes {
+			return unequal(i, a.bytes, b.bytes)
+		}
+		if own, err = c.placeOwn(&g.near, own, near.homes[a.home].addr+a.offset, a.bytes); err != nil {
+			return indexed(i, err)
+		}
+		_, there, offset, err := c.resolve(due, far.place(b.home, b.offset, segment), b.bytes)
+		if err != nil {
+			return indexed(i, err)
+		}
+		g.far.add(home{there.ID, there.Addr, there.Size}, offset, b.bytes)
+	}
+	return c.gather(g, n, &g.near, &g.far, segment, nil)
 }
 
 // choice is the ranges of two address lists that a call names by indexes. A nil one is all of both, in order.

@@ -16,12 +16,15 @@ import (
 // registeredWorlds are the worlds, and shared memory: its owner may take a mapping away.
 func registeredWorlds() []world { return append(worlds(), world{"shm", openAll}) }
 
+const tenantParts = 16
+
 // tenant is memory of a peer that is registered again and again, at the same addresses.
 type tenant struct {
 	here, there  *engine.Engine
 	at           engine.SegmentID
 	own, theirs  guarded
-	begin, bytes int // of the range that requests name
+	near         mem.RegionID // of own
+	begin, bytes int          // of the range that requests name, which has lists of parts
 	ways         []func(t *testing.T, op transport.Op) dispatch.BatchID
 }
 
@@ -29,7 +32,7 @@ func newTenant(t *testing.T, w world) *tenant {
 	const size = 256 << 10
 	n := &tenant{here: w.open(t, nil), there: w.open(t, nil), own: newGuarded(t, size), theirs: newGuarded(t, size),
 		begin: size / 4, bytes: size / 2}
-	offer(t, n.here, n.own.bytes, "")
+	n.near = offer(t, n.here, n.own.bytes, "")
 	n.at = segment(t, n.here, n.there, "")
 	return n
 }
@@ -58,7 +61,7 @@ func (n *tenant) close(t *testing.T, id mem.RegionID) {
 // prepare makes the ways in which requests name addresses: one range, many of an operand, many anywhere, prepared ones.
 func (n *tenant) prepare(t *testing.T) {
 	near, far := int64(address(n.own.bytes))+int64(n.begin), int64(address(n.theirs.bytes))+int64(n.begin)
-	const parts = 16
+	const parts = tenantParts
 	each := int64(n.bytes / parts)
 	list := func(first int64) (places []int64) {
 		for i := range int64(parts) {
@@ -122,7 +125,7 @@ func TestAnAddressMeansTheMemoryThatIsRegisteredThereNow(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			edge := n.begin / 2
 			first := edge
-			whole := n.register(t, first, size-edge, "kv") // the regions of a prepared list may grow, and not shrink
+			whole := n.register(t, first, size-edge, "kv") // that of a list may grow unnoticed, and not shrink
 			n.prepare(t)
 			for round := range 24 {
 				op, way := transport.Op(round%2), n.ways[round/2%len(n.ways)]
@@ -151,6 +154,53 @@ func TestAnAddressMeansTheMemoryThatIsRegisteredThereNow(t *testing.T) {
 					first = random.IntN(edge + 1)
 				}
 				whole = n.register(t, first, last, "kv")
+			}
+		})
+	}
+}
+
+// Memory comes back in two pieces, here and there. A request that the peer refuses, as it has parts in both, is the
+// last one that ends so.
+func TestRangesGoOnInMemoryThatIsRegisteredInOtherPieces(t *testing.T) {
+	for _, w := range registeredWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			n := newTenant(t, w)
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			random := rand.New(rand.NewPCG(seed, 0))
+			cut := func() int { return n.begin + (1+random.IntN(tenantParts-1))*n.bytes/tenantParts }
+			size := len(n.theirs.bytes)
+			far, near := []mem.RegionID{n.register(t, 0, size, "whole")}, []mem.RegionID{n.near}
+			n.prepare(t)
+			for round := range 8 {
+				op, way := transport.Op(round%2), n.ways[2+round/2%2]
+				require.Equal(t, dispatch.Completed, ended(t, n.here, way(t, op)).State)
+				for _, id := range far {
+					n.close(t, id)
+				}
+				for _, id := range near {
+					require.NoError(t, n.here.CloseRegion(t.Context(), id))
+				}
+				at := cut()
+				far = []mem.RegionID{n.register(t, 0, at, "head"), n.register(t, at, size, "rest")}
+				at = cut()
+				near = []mem.RegionID{offer(t, n.here, n.own.bytes[:at], ""), offer(t, n.here, n.own.bytes[at:], "")}
+				if sum := ended(t, n.here, way(t, op)); sum.State != dispatch.Completed {
+					require.Equal(t, errs.AddressNotRegistered, sum.Err.Code, "round %d: %v", round, sum.Err)
+				}
+				from, to := n.own, n.theirs
+				if op == transport.Read {
+					from, to = to, from
+				}
+				fill(from.bytes, round)
+				fill(to.bytes, 100+round)
+				sum := ended(t, n.here, way(t, op))
+				require.Equal(t, dispatch.Completed, sum.State, "round %d: %v", round, sum.Err)
+				end := n.begin + n.bytes
+				same(t, to.bytes[:n.begin], 100+round, 0)
+				same(t, to.bytes[n.begin:end], round, n.begin)
+				same(t, to.bytes[end:], 100+round, end)
+				to.check(t)
 			}
 		})
 	}
