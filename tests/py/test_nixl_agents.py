@@ -76,6 +76,43 @@ def test_an_agent_that_stands_still_is_added_and_one_that_has_ended_is_not(
     assert not agent.check_remote_metadata("killed")
 
 
+def test_a_silent_agent_takes_no_place_of_one_that_lives(
+    agents: Agents, sides: Callable[[str, int], Side], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remotes, "_MEET_LIMIT", 0.1)
+    agent, memory = agents("d"), Memory(BLOCK, seed)
+    agent.register_memory([(address(memory), BLOCK, 0, "")], "DRAM")
+    local = agent.prep_xfer_dlist("", blocks(memory, 1), "DRAM")
+    living, silent = sides("p", BLOCK), sides("p", BLOCK)
+    agent.add_remote_agent(living.metadata)
+    remote = agent.prep_xfer_dlist("p", [(living.address, BLOCK, 0)], "DRAM")
+    silent.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(nixlRemoteDisconnectError):
+        agent.add_remote_agent(silent.metadata)
+    assert written(agent, local, remote) == "DONE"
+    silent.process.send_signal(signal.SIGCONT)
+    assert agent.add_remote_agent(silent.metadata) == b"p"
+    remote = agent.prep_xfer_dlist("p", [(silent.address, BLOCK, 0)], "DRAM")
+    assert written(agent, local, remote) == "DONE"
+    for side in (living, silent):
+        assert bytes.fromhex(side.ask("bytes")) == bytes(memory.view)
+
+
+def test_an_agent_that_answers_and_that_no_transport_reaches_is_not_added(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("_MEET_LIMIT", "CONNECT_LIMIT"):
+        monkeypatch.setattr(remotes, limit, 0.1)
+    one, two = (
+        agents(name, options={"config": {"transports": {off: {"enable": False} for off in ("rdma", *others)}}})
+        for name, others in (("one", ("shm",)), ("two", ("tcp",)))
+    )
+    metadata = two.get_agent_metadata()
+    with pytest.raises(nixlRemoteDisconnectError, match="tcp"):
+        one.add_remote_agent(metadata)
+    assert not one.check_remote_metadata("two")
+
+
 def test_a_post_without_a_message_sends_that_of_the_last_one(agents: Agents, seed: int) -> None:
     agent, memory = agents("a"), Memory(2 * BLOCK, seed)
     agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")

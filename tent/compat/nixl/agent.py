@@ -190,7 +190,7 @@ class nixl_agent:
 
     def add_remote_agent(self, metadata: bytes) -> bytes:
         """Makes a remote agent known, connects to it, and returns its name. An agent of the same name that has another
-        life takes the place of the one before."""
+        life takes the place of the one before, unless it is silent and that one lives."""
         self._check_open()
         return self._remotes.add(metadata).encode()
 

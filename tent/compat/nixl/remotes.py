@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tent.compat.nixl")
 
 CONNECT_LIMIT = 10.0  # seconds in which a peer answers and a rail comes up
-_MEET_LIMIT = 1.0  # the same for an agent that is added
+_MEET_LIMIT = 1.0  # the same for an agent that is added and perhaps silent
 _ALIVE_LIMIT = 1.0  # seconds in which a peer says that it lives
 _FORM = "tent-nixl-1"
 
@@ -69,7 +69,8 @@ class Remotes:
         """Connects to an agent and returns its name. It takes the place of one of that name with another life.
 
         An agent that gives no answer is kept, since it may stand still for a moment, and its first transfer waits for
-        it or says more. The thread of a stack that adds agents serves other agents too, and ends with an error.
+        it or says more. The thread of a stack that adds agents serves other agents too, and ends with an error. One of
+        that name which lives keeps its place until the other one answers.
         """
         fields = parsed(metadata)
         name, life = fields["name"], fields["life"]
@@ -77,7 +78,7 @@ class Remotes:
         if known is not None and known.life == life and known.lives():
             return name
         with translating():
-            segment = self._engine.open("") if life == self._life else self._connected(fields["engine"])
+            segment = self._engine.open("") if life == self._life else self._connected(fields)
         self._keep(name, _Remote(segment, life))
         return name
 
@@ -93,19 +94,29 @@ class Remotes:
             left.segment.close()
         return kept.segment
 
-    def _connected(self, blob: str) -> Segment:
-        segment = self._engine.open(base64.b64decode(blob))
+    def _connected(self, fields: dict[str, str]) -> Segment:
+        segment = self._engine.open(base64.b64decode(fields["engine"]))
         try:
-            segment.connect(_MEET_LIMIT)
-        except PeerUnreachableError as error:
-            if error.side == "remote":  # its host has answered for it
-                segment.close()
-                raise
-            logger.warning("an agent was added and gives no answer yet: %s", error)
+            self._meet(segment, fields)
         except BaseException:
             segment.close()
             raise
         return segment
+
+    def _meet(self, segment: Segment, fields: dict[str, str]) -> None:
+        """Connects to an agent. One that is silent may be kept; one that answers and is not reached is an error."""
+        try:
+            segment.connect(_MEET_LIMIT)
+        except PeerUnreachableError as error:
+            if error.side == "remote":  # its host has answered for it
+                raise
+            if segment.alive(_ALIVE_LIMIT):  # its rails are late, or no transport leads there
+                segment.connect(CONNECT_LIMIT)
+                return
+            known = self._find(fields["name"])
+            if known is not None and known.life != fields["life"] and known.lives():
+                raise
+            logger.warning("an agent was added and gives no answer yet: %s", error)
 
     def connect(self, name: str) -> None:
         """Connects again, or ahead of the first transfer."""
