@@ -22,8 +22,9 @@ type describing struct {
 	asked atomic.Uint64 // questions that have begun
 
 	// Of the caller that has the turn.
-	err error // the outcome of the last question
-	cut bool  // it ended with the context of its caller, which says nothing to others
+	err error  // the outcome of the last question
+	cut bool   // it ended with the context of its caller, which says nothing to others
+	own uint64 // regionTable.changes of the last description, where the peer is ourselves
 }
 
 func newDescribing() describing { return describing{turn: make(chan struct{}, 1)} }
@@ -67,7 +68,7 @@ func (p *peer) refreshSince(ctx context.Context, came uint64) error {
 // describe asks the peer. The caller has the turn.
 func (p *peer) describe(ctx context.Context) error {
 	if p.identity.Self {
-		p.learn(p.engine.description(func(*region) bool { return true }))
+		p.describeOwn()
 		return nil
 	}
 	if p.file != nil {
@@ -88,6 +89,16 @@ func (p *peer) describe(ctx context.Context) error {
 		p.learn(d)
 	}
 	return nil
+}
+
+// describeOwn takes over our own regions if they have changed: thousands of them take milliseconds. The caller has the
+// turn.
+func (p *peer) describeOwn() {
+	changes := p.engine.regions.changes.Load() // read before the regions: a change meanwhile is of the next one
+	if t := p.regions.Load(); t == nil || t.behind || p.fetch.own != changes {
+		p.learn(p.engine.description(func(*region) bool { return true }))
+		p.fetch.own = changes
+	}
 }
 
 // until is the context of a request with a deadline, clock.Never for none.

@@ -7,12 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -233,4 +236,35 @@ func TestOpeningAPeerWaitsForTheAnswerToAQuestionUnderWay(t *testing.T) {
 	require.Nil(t, failure)
 	require.Equal(t, now.ID, h.base, "not %v, which was closed", old.ID)
 	require.NoError(t, <-asked)
+}
+
+// Regions that are for nobody else count too.
+func TestOurOwnRegionsAreDescribedAgainWhereTheyHaveChanged(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	kv := w.region("kv")
+	private, failure := w.segments.get(Local)
+	require.Nil(t, failure)
+	p := private.peer
+	described := func() *segment.Description {
+		require.NoError(t, p.refresh(t.Context()))
+		return p.regions.Load().description
+	}
+	before := described()
+	for what, change := range map[string]func(){
+		"a region for nobody else": func() {
+			b := make([]byte, 4096)
+			t.Cleanup(func() { clear(b) })
+			_, err := w.Register(Memory{Addr: uintptr(unsafe.Pointer(&b[0])), Size: 4096, Location: "cpu:0",
+				Permission: mem.LocalReadWrite})
+			require.NoError(t, err)
+		},
+		"another descriptor": func() { w.ports[0].Describe(kv.key(0), transport.Descriptor("replaced")) },
+		"a closed region":    func() { require.NoError(t, w.CloseRegion(t.Context(), w.region("old").ID)) },
+	} {
+		require.Same(t, before, described())
+		change()
+		now := described()
+		require.NotSame(t, before, now, what)
+		before = now
+	}
 }

@@ -12,9 +12,10 @@ import (
 // regionTable is the set of open regions: looked up by address without a lock, changed under mu. A change costs the
 // same however many there are (region_tree.go).
 type regionTable struct {
-	tree   regionTree    // the open ones, without leases; changed under mu
-	epoch  atomic.Uint64 // grows with every change that peers can see; written under mu
-	retire regionWork
+	tree    regionTree    // the open ones, without leases; changed under mu
+	epoch   atomic.Uint64 // grows with every change that peers can see; written under mu
+	changes atomic.Uint64 // grows with every change; written under mu
+	retire  regionWork
 
 	mu     sync.Mutex
 	leases regionTree         // the open leases, which no address means
@@ -216,11 +217,13 @@ func (t *regionTable) all() []*region {
 func (t *regionTable) touch(id mem.RegionID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.changes.Add(1)
 	t.stepLocked(id)
 }
 
-// changedLocked lets peers hear of a region that came or went, if they may touch it.
+// changedLocked notes that a region came or went, and lets peers hear of it if they may touch it.
 func (t *regionTable) changedLocked(r *region) {
+	t.changes.Add(1)
 	if r.Permission != mem.LocalReadWrite {
 		t.stepLocked(r.ID)
 	}
