@@ -192,25 +192,37 @@ func FileOf(fd int) (File, error) {
 
 // Reopen opens a file of the process anew, with other flags if wanted. A file that the peer has open for writing is
 // opened with O_RDONLY, for instance. The file may be a memfd or a deleted one. It needs the right to read only. The
-// descriptor is the caller's.
+// descriptor is the caller's. The error wraps ENOENT or ESTALE where the process has closed the file.
 func (p *Process) Reopen(f File, flags int) (int, error) {
 	fd, err := unix.Open(p.path(f), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err == nil && p.Ended() { // then the path may have led to another process
 		_ = unix.Close(fd)
 		err = unix.ESRCH
+	} else if err != nil && p.reused(f) { // by a file that nobody can open anew, such as a socket
+		return -1, p.closed(f)
 	}
 	if err != nil {
 		return -1, fmt.Errorf("open of %s: %w", p.path(f), err)
 	}
 	found, err := FileOf(fd)
 	if err == nil && (found.Dev != f.Dev || found.Ino != f.Ino) {
-		err = fmt.Errorf("process %d has closed the file that it named as %d: %w", p.pid, f.Fd, unix.ESTALE)
+		err = p.closed(f)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
+}
+
+// reused reports whether another file is open under the number by now. Nothing is opened.
+func (p *Process) reused(f File) bool {
+	var st unix.Stat_t
+	return unix.Stat(p.path(f), &st) == nil && (uint64(st.Dev) != f.Dev || st.Ino != f.Ino)
+}
+
+func (p *Process) closed(f File) error {
+	return fmt.Errorf("process %d has closed the file that it named as %d: %w", p.pid, f.Fd, unix.ESTALE)
 }
 
 // Title returns the name of a file of the process, as the kernel shows it. Nothing is opened, so it is safe with a

@@ -254,6 +254,34 @@ func TestFilesOfAnotherProcess(t *testing.T) {
 	require.ErrorIs(t, err, unix.ESTALE, "another file is open under the number")
 }
 
+// A number that was closed is soon that of something else, which often cannot be opened. The kernel's error then says
+// nothing about the file that was meant.
+func TestAClosedFileIsToldWhateverHasItsNumberNow(t *testing.T) {
+	me, err := Self()
+	require.NoError(t, err)
+	p, err := Open(me.PID, me.Started)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	for name, another := range map[string]func() (int, error){
+		"an eventfd": func() (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) },
+		"a socket":   func() (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) },
+		"a pidfd":    func() (int, error) { return unix.PidfdOpen(os.Getpid(), 0) },
+		"a memfd":    func() (int, error) { return unix.MemfdCreate("other", unix.MFD_CLOEXEC) },
+	} {
+		meant, err := unix.MemfdCreate("meant", unix.MFD_CLOEXEC)
+		require.NoError(t, err)
+		f, err := FileOf(meant)
+		require.NoError(t, err)
+		other, err := another()
+		require.NoError(t, err)
+		require.NoError(t, unix.Dup3(other, meant, unix.O_CLOEXEC))
+		_, err = p.Reopen(f, unix.O_RDWR)
+		require.ErrorIs(t, err, unix.ESTALE, name)
+		require.NoError(t, unix.Close(other))
+		require.NoError(t, unix.Close(meant))
+	}
+}
+
 const nobody = 65534
 
 func requireRoot(t *testing.T) {
