@@ -91,22 +91,23 @@ func (t *Transport) atCompletion(c transport.Completion) *rule {
 		}
 	}
 	for _, v := range onTheWayBack {
-		for _, r := range rules {
+		for i, r := range rules {
 			if r.verb != v || !t.matches(r, c.Slice) || !r.applies(c.Err == nil, asked, t.devices[c.Slice.LocalKey]) {
 				continue
 			}
 			if back := t.ledger.of(r).back; t.ledger.strikes(r, back.slices, back.bytes) {
-				return t.slowest(r, c.Slice)
+				return t.slowest(rules[i:], c.Slice)
 			}
 		}
 	}
 	return nil
 }
 
-// slowest returns r, or a rule that hits the same slice and slows it down more. Then the hit is that rule's alone.
-// Called with the mutex.
-func (t *Transport) slowest(r *rule, s *transport.Slice) *rule {
-	for _, other := range t.plan.current() {
+// slowest returns the first of the rules, or one behind it that hits the same slice and slows it down more. Then the
+// hit is that rule's alone. Called with the mutex.
+func (t *Transport) slowest(rules []*rule, s *transport.Slice) *rule {
+	r := rules[0]
+	for _, other := range rules[1:] {
 		if r.verb != slow || other.verb != slow || other.bytesPerSecond >= r.bytesPerSecond || !t.matches(other, s) {
 			continue
 		}

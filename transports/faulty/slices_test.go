@@ -251,6 +251,20 @@ func TestASlowerRuleBeginsWhenItsParametersSay(t *testing.T) {
 	}
 }
 
+// TestAFasterRuleBehindASlowerOneChangesNothingOfIt: no slice is offered twice to the slower one.
+func TestAFasterRuleBehindASlowerOneChangesNothingOfIt(t *testing.T) {
+	for _, slower := range []string{"slow=512MiB rate=0.3", "slow=512MiB every=3", "slow=512MiB count=5"} {
+		var hits [2]uint64
+		for i, faster := range []string{"", "; slow=1GiB ambient"} {
+			b := newBench(t, "seed=3; "+slower+faster)
+			b.c.Must(t, b.slices(b.c.Rail(t), slots)...)
+			hits[i] = b.plan.Struck()[0].Hits
+		}
+		require.NotZero(t, hits[0], slower)
+		require.Equal(t, hits[0], hits[1], slower)
+	}
+}
+
 func TestWhatASlowRailStillCarriesComesBackWhenAskedFor(t *testing.T) {
 	b := newBench(t, "slow=1")
 	list := b.slices(b.c.Rail(t), 3)
