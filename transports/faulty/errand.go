@@ -127,7 +127,7 @@ func (t *Transport) refused(e *errand) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.finish(e)
-	t.takeBack(e.of)
+	t.takeBack(e.of, nil)
 	t.ledger.unstrike(e.rule)
 }
 

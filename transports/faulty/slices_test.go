@@ -184,45 +184,6 @@ func TestSlowRailsCarryWhatTheyAreToldTo(t *testing.T) {
 	require.GreaterOrEqual(t, clock.Now().Sub(begin), 95*time.Millisecond)
 }
 
-// stingy is an inner transport that takes one slice of its first call.
-type stingy struct {
-	transport.Transport
-	full bool
-}
-
-func (s *stingy) Submit(list []*transport.Slice) int {
-	if !s.full {
-		s.full, list = true, list[:1]
-	}
-	return s.Transport.Submit(list)
-}
-
-// TestSlicesAreCountedOnceWhenTheyAreAccepted: those that the inner transport has no room for come again.
-func TestSlicesAreCountedOnceWhenTheyAreAccepted(t *testing.T) {
-	const n = 8
-	for text, want := range map[string][]int{"nth=3 drop": {2}, "every=4 drop": {3, 7}, "drop after_slices=6": {6, 7},
-		"drop after_bytes=3kB count=1": {3}} {
-		b := newBench(t, text)
-		tr := b.a.Transport.(*Transport)
-		tr.Transport = &stingy{Transport: tr.Transport}
-		list := b.slices(b.c.Rail(t), n)
-		require.Equal(t, 1, b.c.Submit(list...))
-		require.Equal(t, n-1, b.c.Submit(list[1:]...))
-		var lost []int
-		for i := range list {
-			if !slices.Contains(want, i) {
-				b.c.Wait(t, list[i])
-			} else if !b.arrived(i) {
-				lost = append(lost, i)
-			}
-		}
-		require.Equal(t, want, lost, text)
-		require.Equal(t, uint64(len(want)), b.plan.Struck()[0].Hits, text)
-		tr.Withdraw(list)
-		b.c.Wait(t, list...)
-	}
-}
-
 // TestASlowerRuleBeginsWhenItsParametersSay: it takes no slice that it would not hit by itself. The rails of the test
 // kit's pairs are slowed all the time, as this one is.
 func TestASlowerRuleBeginsWhenItsParametersSay(t *testing.T) {

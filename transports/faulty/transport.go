@@ -159,17 +159,18 @@ func (t *Transport) uncount(list []*transport.Slice, hit *rule) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range list {
-		t.takeBack(s)
+		t.takeBack(s, nil)
 	}
 	if hit != nil {
 		t.ledger.unstrike(hit)
 	}
 }
 
-// takeBack undoes the counts of a slice on its way out. Called with the mutex.
-func (t *Transport) takeBack(s *transport.Slice) {
+// takeBack undoes the counts of a slice on its way out, but for those of one rule, if it is given. Called with the
+// mutex.
+func (t *Transport) takeBack(s *transport.Slice, but *rule) {
 	for _, r := range t.plan.current() {
-		if t.matches(r, s) {
+		if r != but && r.verb.ofSlices() && t.matches(r, s) {
 			t.ledger.takeBack(r, s.Length)
 		}
 	}
@@ -189,7 +190,9 @@ func (t *Transport) carryOut(r *rule, s *transport.Slice) bool {
 		return false
 	}
 	peer := t.peers[s.Rail.Link]
-	if r.verb != short {
+	if r.verb == short {
+		t.takeBack(s, r) // it comes again, and r alone is to know it then
+	} else {
 		s.Scratch = [4]uint64{} // never the inner transport's: it must not take the slice for one of its own
 	}
 	if r.verb == blackhole || r.verb == drop {
