@@ -34,16 +34,22 @@ func lossy(t *testing.T) (folder string, fill func()) {
 		}
 		return strings.TrimSpace(string(out))
 	}
+	atEnd := func(words ...string) {
+		t.Cleanup(func() {
+			out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+			require.NoError(t, err, "%v: %s", words, out)
+		})
+	}
 	run("mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", back)
-	t.Cleanup(func() { run("umount", back) })
+	atEnd("umount", back)
 	image := filepath.Join(back, "image")
 	require.NoError(t, os.WriteFile(image, nil, 0o600))
 	require.NoError(t, os.Truncate(image, 64<<20))
 	run("mkfs.ext4", "-q", "-b", "4096", "-m", "0", "-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=1", image)
 	loop := run("losetup", "-f", "--show", image)
-	t.Cleanup(func() { run("losetup", "-d", loop) })
+	atEnd("losetup", "-d", loop)
 	run("mount", "-o", "noinit_itable", loop, folder)
-	t.Cleanup(func() { run("umount", folder) })
+	atEnd("umount", folder)
 	return folder, func() {
 		unix.Sync()
 		f, err := os.Create(filepath.Join(back, "fill"))
