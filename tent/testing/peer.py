@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
@@ -135,19 +136,15 @@ class PeerProcess:
         return self.ask("run", file=file, function=function.__name__, arguments=arguments)
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """Sends one command and returns the answer. An error over there is a RuntimeError here, and so is no answer
-        within 60 s; that ends the peer."""
+        """Sends one command and returns the answer. An error over there is a RuntimeError here, and so is no whole
+        answer within 60 s; that ends the peer."""
         return self._answer(json.dumps({"do": do, **arguments}).encode() + b"\n")
 
     def _answer(self, command: bytes = b"") -> Any:
         """Returns the answer to a command. A peer gives the first one, its address, unasked."""
-        assert self.process.stdin and self.process.stdout
         line = b""
         try:
-            self.process.stdin.write(command)
-            self.process.stdin.flush()
-            ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
-            line = self.process.stdout.readline() if ready else b""
+            line = self._line(command)
         except BrokenPipeError:
             raise RuntimeError(f"{self!r} is gone") from None
         finally:
@@ -160,6 +157,22 @@ class PeerProcess:
             raise RuntimeError(f"{self.name}: {answer['error']}")
         return answer["ok"]
 
+    def _line(self, command: bytes) -> bytes:
+        """Sends a command and returns the line of its answer, b"" if that has not come whole in its time."""
+        assert self.process.stdin and self.process.stdout
+        there, back = self.process.stdin.fileno(), self.process.stdout.fileno()
+        end = time.monotonic() + ANSWER_SECONDS
+        left, line = memoryview(command), bytearray()
+        while not line.endswith(b"\n"):
+            reads, writes, _ = select.select([back], [there] if left else [], [], max(0.0, end - time.monotonic()))
+            if writes:
+                left = left[os.write(there, left[: select.PIPE_BUF]) :]  # so many never wait for room
+            piece = os.read(back, 1 << 16) if reads else b""
+            if not piece and not writes:
+                return b""
+            line += piece
+        return bytes(line)
+
     def end(self) -> None:
         """Ends it in any state; it is gone afterwards."""
         self.kill()
@@ -168,10 +181,7 @@ class PeerProcess:
     def _close_pipes(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    pass  # it died with something unread
+                pipe.close()
 
     def __repr__(self) -> str:
         state = "" if self.alive else f" ended with {self.process.returncode}"
@@ -225,7 +235,7 @@ def main() -> None:
         "close": lambda: engine.close(timeout=0),
     }
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what functions print, in Python or in C, is no answer
+    os.dup2(2, 1)  # the output of functions, in Python or in C, is no answer
     sys.stdout = sys.stderr
     print(json.dumps({"ok": engine.address}), file=answers, flush=True)
     for line in sys.stdin:

@@ -26,6 +26,11 @@ def prints(there: There) -> list[int]:
     return [1, 2]
 
 
+def echo(there: There, text: str) -> str:
+    """Returns its argument."""
+    return text
+
+
 def forget(there: There, offset: int, n: int, theirs: int) -> str:
     """Takes either the expected bytes or the writer's pattern, byte by byte, and expects them from now on."""
     memory = there.memories["kv"]

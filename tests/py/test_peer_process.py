@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 
 import peer_side
 import pytest
 from inner import run
 
+import tent.testing.peer
 from tent.testing import Pair
+from tent.testing.peer import PeerProcess
 
 
 def test_a_peer_that_does_not_answer_ends_with_all_else(pytester: pytest.Pytester) -> None:
@@ -59,6 +62,34 @@ def test_a_peer_that_does_not_answer_ends_with_all_else(pytester: pytest.Pyteste
     )
     result.assert_outcomes(passed=3, errors=1)
     assert "gave no answer" in result.stdout.str()
+
+
+def test_commands_and_answers_of_any_length(tent_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a pipe holds. A peer that stands still does not read the command, and is ended in its time."""
+    peer, text = tent_pair().peer, "x" * (1 << 20)
+    assert peer.run(peer_side.echo, text=text) == text
+    peer.stop()
+    monkeypatch.setattr(tent.testing.peer, "ANSWER_SECONDS", 0.1)
+    with pytest.raises(RuntimeError, match="gave no answer"):
+        peer.run(peer_side.echo, text=text)
+    assert not peer.alive
+
+
+@pytest.mark.parametrize("says", ["printf '{\"ok\"'; read x", "printf '{\"ok\"'"])
+def test_an_answer_that_stops_in_its_midst_is_none(monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    """The process waits behind a part of a line, or ends."""
+    made: list[PeerProcess] = []
+
+    class Halting(PeerProcess):
+        def _start(self, settings: dict[str, object]) -> subprocess.Popen[bytes]:
+            made.append(self)
+            return subprocess.Popen(["sh", "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(tent.testing.peer, "ANSWER_SECONDS", 1.0)
+    with pytest.raises(RuntimeError, match="gave no answer"):
+        Halting({})
+    assert not made[0].alive
+    made[0].end()
 
 
 def test_functions_over_there_may_print(tent_pair: Callable[..., Pair], capfd: pytest.CaptureFixture[str]) -> None:
