@@ -1,5 +1,5 @@
-"""Engines of the commands that look and measure. They run beside the program whose settings they take, so they leave it
-its ports, its place of metrics and its name."""
+"""Engines of the commands that look and measure. They run beside the program that has the same settings, so they leave
+it its ports, its place of metrics and its name."""
 
 from __future__ import annotations
 

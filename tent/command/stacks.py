@@ -61,7 +61,7 @@ def _settings(options: argparse.Namespace, known: str) -> dict[str, Any]:
 
 
 def _merge(merged: dict[str, Any], more: dict[str, Any], where: str) -> None:
-    """Adds settings as the engine does, whose keys are paths or nested objects; the result is nested. A null says
+    """Adds settings as the engine does. Their keys are paths or nested objects; the result is nested. A null says
     nothing, nor does a branch without keys, and a transport has one branch whichever of its names is used."""
     seen = set()
     for path, value in _leaves(more):
@@ -98,7 +98,7 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 @cache
 def _whole() -> frozenset[str]:
-    """The keys whose values the engine takes as a whole, objects too."""
+    """The keys of values that the engine takes as a whole, objects too."""
     keys = frozenset(Given.__annotations__)
     return keys - {"/".join(key.split("/")[:n]) for key in keys for n in range(1, key.count("/") + 1)}
 

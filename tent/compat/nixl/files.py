@@ -31,7 +31,7 @@ class _File:
     __slots__ = ("_fd", "_identity", "_modes", "n", "number", "segment")
 
     def __init__(self, engine: Engine, fd: int, bypasses: bool) -> None:
-        """`bypasses`: past the page cache, whatever the descriptor says."""
+        """`bypasses`: past the page cache, also if the descriptor says otherwise."""
         self.n = 0  # registrations
         self.number = next(_numbers)
         self._fd = fd
@@ -49,7 +49,7 @@ class _File:
         return _path(fd)[1] == self._identity
 
     def check(self, end: int, grows: bool) -> None:
-        """Refuses what reach(end, grows) would refuse, and a file that may not grow."""
+        """Raises as reach(end, grows) would, and for a file that may not grow."""
         if self.n == 0:
             raise nixlNotFoundError(f"the file of descriptor {self._fd} is not registered any more")
         if end > self.segment.size:
@@ -166,7 +166,7 @@ class Files:
         return file
 
     def ranges(self, rows: Any) -> FileRanges:
-        """The ranges of a list, whose third column has descriptors of registered files."""
+        """The ranges of a list with descriptors of registered files in its third column."""
         with self._lock:
             return FileRanges({fd: self._registered(fd) for fd in np.unique(rows[:, 2]).tolist()}, rows)
 
