@@ -67,8 +67,8 @@ machine; `rate=None` takes the limit away. It is no fault: it is counted apart, 
 
 By keyword they take `rate`, `count`, `after_bytes`, `after_slices`, `code`, `scope`, `side`, `silent`, `unused_ok`.
 One that has never struck when the test ends fails the test, since it has tested nothing; `unused_ok=True` allows it.
-Each injection counts for itself, and an engine that the test has closed is not asked. Where no engine is yet, a fault
-is an error.
+Each injection counts for itself, and passes if one of the engines that got it has ended: it may have struck there.
+Where no engine is open, a fault is an error.
 `heal()` ends faults, `seed(n)` sets their chance, `inject(text)` takes the language below.
 
 Without pytest the same things are classes: `with Pair(rails=4) as pair: pair.faults.rail(2).down()`. Faults of any

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections import Counter
+import subprocess
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import tent
 
 from . import leaks
 from .faults import Faults, struck
+from .injections import Injections
 from .oracle import Oracle
 from .pair import Cluster, Pair
 from .peer import PeerProcess
+
+C = TypeVar("C", bound=Cluster)
 
 _warm = False
 
@@ -27,6 +31,10 @@ def warm_up() -> None:
         _warm = True
 
 
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None
+
+
 class World:
     """The engines of one test. `tell` gets the parts of a failure report."""
 
@@ -35,6 +43,8 @@ class World:
         self._tell = tell
         self._engines: list[tent.Engine] = []
         self._clusters: list[Cluster] = []
+        self._processes: list[subprocess.Popen[bytes]] = []  # of peers as they were made
+        self._here, self._there = Injections(), Injections()
         self.oracle = Oracle(seed)
         warm_up()
         self._before = leaks.Holdings()
@@ -46,13 +56,15 @@ class World:
 
     def cluster(self, n: int = 2, **settings: Any) -> Cluster:
         """An engine here and `n` peers."""
-        self._clusters.append(Cluster(n, seed=self.seed, **settings))
-        return self._clusters[-1]
+        return self._add(Cluster(n, seed=self.seed, **settings))
 
     def pair(self, **settings: Any) -> Pair:
         """An engine here and one peer."""
-        made = Pair(seed=self.seed, **settings)
+        return self._add(Pair(seed=self.seed, **settings))
+
+    def _add(self, made: C) -> C:
         self._clusters.append(made)
+        self._processes += [peer.process for peer in made.peers]
         return made
 
     def __repr__(self) -> str:
@@ -67,21 +79,29 @@ class World:
         """The rails of the cluster that has most; 0 if there is none, or an engine with addresses of its own."""
         return 0 if self._engines else max((cluster.rails for cluster in self._clusters), default=0)
 
+    def _made(self) -> list[tent.Engine]:
+        """The engines of this process, closed ones too."""
+        return [*self._engines, *(cluster.engine for cluster in self._clusters)]
+
     def _open(self) -> list[tent.Engine]:
         """The engines of this process that can be asked."""
-        engines = [*self._engines, *(cluster.engine for cluster in self._clusters)]
-        return [engine for engine in engines if not engine.closed]
+        return [engine for engine in self._made() if not engine.closed]
 
-    def _peers(self) -> list[PeerProcess]:
-        return [peer for cluster in self._clusters for peer in cluster.peers]
+    def _alive(self) -> list[PeerProcess]:
+        """The peers that can be asked, once they are resumed."""
+        return [peer for cluster in self._clusters for peer in cluster.peers if peer.alive]
 
     def _inject(self, text: str) -> None:
         self._tell("tent faults", text)
-        Faults(*self._open()).inject(text)
+        engines = self._open()
+        Faults(*engines).inject(text)
+        self._here.add(text, [partial(getattr, engine, "closed") for engine in engines])
 
     def _inject_there(self, text: str) -> None:
         self._tell("tent faults of peers", text)
-        Faults(*(peer.inject for peer in self._peers())).inject(text)
+        peers = self._alive()
+        Faults(*(peer.inject for peer in peers)).inject(text)
+        self._there.add(text, [partial(_ended, peer.process) for peer in peers])
 
     def close(self, check_leaks: bool, failed: bool = False) -> None:
         """Ends everything. Raises AssertionError for bytes that landed late, for leaks, and for faults that never
@@ -94,10 +114,9 @@ class World:
             unused = "" if failed else self._unused()
             for engine in self._open():
                 engine.close(timeout=0)
-            for peer in self._peers():
-                if peer.alive:
-                    peer.resume()
-                    peer.ask("close")
+            for peer in self._alive():
+                peer.resume()
+                peer.ask("close")
             self.oracle.look_again()
         self._engines.clear()
         self._clusters.clear()
@@ -108,21 +127,12 @@ class World:
             raise AssertionError(f"never struck, so nothing was tested with it (unused_ok=True allows that): {unused}")
 
     def _unused(self) -> str:
-        """The faults that have struck no engine of their side, "" for none. One that has ended cannot be asked."""
+        """The faults that have struck no engine of their side, "" for none. One that has ended cannot be asked, so the
+        faults that it got may have struck it."""
         there = []
-        for peer in self._peers():
-            if peer.alive:
-                peer.resume()
-                there.append(peer.struck())
-        found = []
-        for where, counts in (("", [struck(engine) for engine in self._open()]), (" (at the peer)", there)):
-            # A text that was injected again is another fault. An engine that came later lacks the first ones, so those
-            # of one text are numbered from the last.
-            hits: Counter[tuple[str, int]] = Counter()
-            for engine in counts:
-                again: Counter[str] = Counter()
-                for fault in reversed(engine):
-                    again[fault.text] += 1
-                    hits[fault.text, again[fault.text]] += fault.hits + fault.unused_ok
-            found += [f"{text!r}{where}" for (text, _), n in reversed(hits.items()) if not n]
-        return ", ".join(found)
+        for peer in self._alive():
+            peer.resume()
+            there.append(peer.struck())
+        found = self._here.unused([struck(engine) for engine in self._open()], any(e.closed for e in self._made()))
+        at_peers = self._there.unused(there, any(_ended(process) for process in self._processes))
+        return ", ".join([*(f"{text!r}" for text in found), *(f"{text!r} (at the peer)" for text in at_peers)])

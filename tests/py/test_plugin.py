@@ -139,11 +139,14 @@ def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> 
 
 
 def test_each_injection_has_to_strike(pytester: pytest.Pytester) -> None:
-    """The same text again is another fault, and an engine that has ended, here or at the peer, hides those of no other
-    one."""
+    """The same text again is another fault. An engine that has ended, here or at the peer, may have been struck by the
+    faults that it got, and hides no others."""
     result = run(
         pytester,
         """
+        import pytest
+        import tent.testing
+
         def moves(pair, oracle):
             src, dst = oracle.regions(pair, 1 << 20)
             pair.engine.write(src, dst).result(20)
@@ -164,23 +167,52 @@ def test_each_injection_has_to_strike(pytester: pytest.Pytester) -> None:
             tent_faults.delay("1ms", count=1)
             moves(second, tent_oracle)  # the second injection strikes there, where it is the first one
 
-        def test_a_closed_engine(tent_pair, tent_engine, tent_faults):
+        def test_a_closed_engine(tent_pair, tent_engine, tent_faults, tent_oracle):
+            pair = tent_pair()
+            tent_engine()
+            tent_faults.delay("1ms", count=1)
+            moves(pair, tent_oracle)
+            tent_oracle.check()
+            pair.close()
+
+        def test_behind_a_closed_engine(tent_pair, tent_engine, tent_faults):
             tent_pair()
             extra = tent_engine()
             tent_faults.reject()
             extra.close()
+            tent_faults.heal()
+            tent_faults.reject()
+
+        def test_injected_past_the_fixture(tent_engine):
+            engines = [tent_engine(), tent_engine()]
+            tent.testing.Faults(*engines).lose()
+            engines[0].close()
 
         def test_a_dead_peer(tent_cluster, tent_faults):
             cluster = tent_cluster(2)
+            tent_faults.peer.fail_register(count=1)
+            with pytest.raises(RuntimeError, match="fail_register"):
+                cluster.peers[0].region("kv", 4096, 1)
+            cluster.peers[0].kill()
+
+        def test_a_peer_that_began_anew(tent_cluster, tent_faults):
+            cluster = tent_cluster(2)
+            cluster.faults.peer.fail_register(count=1)
+            tent_faults.peer.fail_attach()
+            cluster.peers[0].restart()
+
+        def test_behind_a_dead_peer(tent_cluster, tent_faults):
+            cluster = tent_cluster(2)
             tent_faults.peer.reject()
             cluster.peers[0].kill()
+            tent_faults.peer.reject()
         """,
     )
-    result.assert_outcomes(passed=4, errors=3)
+    result.assert_outcomes(passed=8, errors=3)
     text = result.stdout.str()
     assert "that): 'delay=1000us count=1'" in text
     assert "that): 'reject'\n" in text
-    assert "that): 'reject' (at the peer)" in text
+    assert "that): 'reject' (at the peer)\n" in text
 
 
 def test_faults_that_hit_nothing_are_refused(pytester: pytest.Pytester) -> None:
