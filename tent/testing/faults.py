@@ -3,6 +3,7 @@ said in TENT_FAULTS and from Go in the same words."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from tent import Engine
 
 Apply = Callable[[str], object]
+
+NO_FAULT = re.compile(r"(\S+=\S+ )*heal|seed=(?P<seed>\d+)")  # the texts of heal() and seed()
 
 
 class Struck(NamedTuple):
@@ -212,11 +215,12 @@ class Faults:
     # The rest
 
     def heal(self) -> None:
-        """Ends the faults that were injected with the same selectors; all of them without selectors."""
+        """Ends the faults that were injected with the same selectors; all of them without selectors. Where no engine is
+        open, there are none to end."""
         self._apply(" ".join((*self._selectors, "heal")))
 
     def seed(self, number: int) -> None:
-        """Chance follows this seed from now on."""
+        """Chance follows this seed from now on, and so it does in engines that the fixtures make later."""
         self._apply(f"seed={number}")
 
     def inject(self, text: str) -> None:
@@ -244,7 +248,7 @@ class Faults:
                 raise InvalidArgumentError(f"rail({index}) hits nothing: there {some}")
 
     def _apply(self, text: str) -> None:
-        if not self._targets:
+        if not self._targets and not NO_FAULT.fullmatch(text):
             raise InvalidArgumentError(f"{text!r} hits nothing: there is no open engine; make it before its faults")
         for target in self._targets:
             if callable(target):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import tent
 
 from . import leaks
-from .faults import Faults, struck
+from .faults import NO_FAULT, Faults, struck
 from .injections import Injections
 from .oracle import Oracle
 from .pair import Cluster, Pair
@@ -40,6 +40,7 @@ class World:
 
     def __init__(self, seed: int, tell: Callable[[str, str], None]) -> None:
         self.seed = seed
+        self._chance = seed  # of the engines to come
         self._tell = tell
         self._engines: list[tent.Engine] = []
         self._clusters: list[Cluster] = []
@@ -51,16 +52,16 @@ class World:
 
     def engine(self, **settings: Any) -> tent.Engine:
         """An engine of this process that allows faults."""
-        self._engines.append(tent.Engine({"allow_faults": True, "faults": f"seed={self.seed}"}, **settings))
+        self._engines.append(tent.Engine({"allow_faults": True, "faults": f"seed={self._chance}"}, **settings))
         return self._engines[-1]
 
     def cluster(self, n: int = 2, **settings: Any) -> Cluster:
         """An engine here and `n` peers."""
-        return self._add(Cluster(n, seed=self.seed, **settings))
+        return self._add(Cluster(n, seed=self._chance, **settings))
 
     def pair(self, **settings: Any) -> Pair:
         """An engine here and one peer."""
-        return self._add(Pair(seed=self.seed, **settings))
+        return self._add(Pair(seed=self._chance, **settings))
 
     def _add(self, made: C) -> C:
         self._clusters.append(made)
@@ -95,13 +96,20 @@ class World:
         self._tell("tent faults", text)
         engines = self._open()
         Faults(*engines).inject(text)
+        self._keep_seed(text)
         self._here.add(text, [partial(getattr, engine, "closed") for engine in engines])
 
     def _inject_there(self, text: str) -> None:
         self._tell("tent faults of peers", text)
         peers = self._alive()
         Faults(*(peer.inject for peer in peers)).inject(text)
+        self._keep_seed(text)
         self._there.add(text, [partial(_ended, peer.process) for peer in peers])
+
+    def _keep_seed(self, text: str) -> None:
+        said = NO_FAULT.fullmatch(text)
+        if said and said["seed"]:
+            self._chance = int(said["seed"])
 
     def close(self, check_leaks: bool, failed: bool = False) -> None:
         """Ends everything. Raises AssertionError for bytes that landed late, for leaks, and for faults that never

@@ -255,6 +255,57 @@ def test_faults_that_hit_nothing_are_refused(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=8)
 
 
+def test_heal_and_seed_need_no_engine(pytester: pytest.Pytester) -> None:
+    """So a fixture may heal behind any test. A seed is that of the engines that come later."""
+    run(
+        pytester,
+        """
+        import pytest
+        import tent.testing
+
+        @pytest.fixture(autouse=True)
+        def healed(tent_faults):
+            yield
+            tent_faults.rail(1).op("read").heal()
+            tent_faults.peer.heal()
+            tent_faults.heal()
+            tent.testing.Faults().heal()
+
+        def test_none(tent_faults):
+            with pytest.raises(tent.InvalidArgumentError, match="hits nothing"):
+                tent_faults.inject("heal; drop")
+
+        def test_closed(tent_pair, tent_faults):
+            pair = tent_pair()
+            tent_faults.drop()
+            tent_faults.peer.drop()
+            pair.close()
+
+        def fine(engine):
+            found = []
+            for i in range(32):
+                try:
+                    engine.register(bytearray(4096)).close()
+                    found.append(True)
+                except tent.TentError:
+                    found.append(False)
+            return found
+
+        @pytest.mark.parametrize("side", ["here", "there"])
+        def test_seed(tent_engine, tent_faults, side):
+            (tent_faults if side == "here" else tent_faults.peer).seed(5)
+            later = tent_engine(**{"transports/shm/enable": False})
+            tent_faults.fail_register(rate=0.5)
+            first = fine(later)
+            assert set(first) == {True, False}
+            tent_faults.heal()
+            tent_faults.seed(5)
+            tent_faults.fail_register(rate=0.5)
+            assert fine(later) == first
+        """,
+    ).assert_outcomes(passed=4)
+
+
 def test_the_rate_of_the_kit_is_no_fault(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
