@@ -13,7 +13,7 @@ import (
 // address now. The owner refuses every byte there. A request by address then asks the owner once, and goes to the
 // region that the answer has there (dispatch/astray.go), if that one was registered before the request was submitted:
 // nothing of before a close comes behind it. The owner announces no close: peers that never touch the region again
-// would all ask. Decision 0172.
+// would all ask. Decision 0171.
 
 // seek asks peers for the regions at the addresses of tasks. The caller holds no lock but, perhaps, that of a peer.
 func (e *Engine) seek(list []dispatch.Astray) {

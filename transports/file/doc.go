@@ -39,7 +39,7 @@
 // (Reading a unit, changing a part and writing it back directly would need a lock that all of them know.) A direct
 // operation flushes and drops the page cache's copy of its range, so the two ways see each other's bytes once one of
 // them has completed. It cannot drop pages that become dirty meanwhile, and the page cache's folios are larger than
-// units: so WRITEs of the two ways to one file take turns (turns.go, record 0170). Other engines and programs do not.
+// units: so WRITEs of the two ways to one file take turns (turns.go, record 0169). Other engines and programs do not.
 // Where they write a file through the page cache in the same moment, next to bytes that go past it, the kernel may keep
 // old bytes cached and fail their next fdatasync with EIO: open such a file with cached=True. Memory that O_DIRECT does
 // not take, NumPy's for example, passes through aligned buffers of the ring's owner.
@@ -68,7 +68,7 @@
 //
 // A failed write-back stays with each handle of the file that was open then: each later Sync of it fails until the file
 // is opened anew. The kernel reports it once a descriptor, so one of two batches would end as durable with its bytes
-// lost (record 0171). A descriptor that was given up and opened again is told unless another program has asked
+// lost (record 0170). A descriptor that was given up and opened again is told unless another program has asked
 // meanwhile.
 //
 // # Goroutines, locks, descriptors
