@@ -268,7 +268,7 @@ func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
 	if err == nil {
 		return nil
 	}
-	c.whole(before, err)
+	_ = c.whole(before, err)
 	return c.placeAnew(r.N, local.list, remote.list, remote.segment, &chosen)
 }
 

@@ -58,7 +58,7 @@ func (c *course) Abandon(cause *errs.Error) { c.of.Abandon(cause) }
 func (c *course) Tick() *errs.Error {
 	l := (*Link)(c)
 	if l.access.space.Gone() {
-		l.PeerEnded()
+		_ = l.PeerEnded()
 		return nil
 	}
 	c.of.Tick()
