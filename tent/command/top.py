@@ -132,8 +132,10 @@ def fetch(address: str, path: str) -> bytes:
         except http.client.HTTPException as error:
             if time.monotonic() < over:
                 raise OSError(f"something else answers there: {error!r}") from None
-        except TimeoutError:
-            raise slow() from None
+        except OSError as error:  # also a reset by a peer that sends into the end of the connection
+            if isinstance(error, TimeoutError) or time.monotonic() >= over:
+                raise slow() from None
+            raise
         finally:
             cut.cancel()
     if time.monotonic() >= over:

@@ -136,9 +136,9 @@ func TestAListThatFailsLosesNoDevice(t *testing.T) {
 // TestADeviceThatTwoLooksLackIsLost although its open context works, as that of one that was renamed.
 func TestADeviceThatTwoLooksLackIsLost(t *testing.T) {
 	r := newRig(t, often)
-	d := r.a.Transport.(*Transport).nics()[1]
+	here, there := r.a.Transport.(*Transport).nics()[1], r.b.Transport.(*Transport).nics()[1]
 	r.f.Control(t, "devices 1")
-	await(t, "the device to be given back", d.given.Load)
+	await(t, "the device to be given back by both", func() bool { return here.given.Load() && there.given.Load() })
 	r.f.Control(t, "devices 2")
 	await(t, "the device to be back", func() bool { return r.keysThere(1) && r.upOver("fake1") })
 	r.again(t)
