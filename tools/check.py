@@ -32,7 +32,7 @@ import nvidia
 import second_look
 import wheels
 from quiet import Stopwatch
-from running import MissingError, Runner, Tally
+from running import MissingError, Runner, Tally, end_all
 from stages import (
     ALL_FACTOR,
     FRONT,
@@ -253,10 +253,17 @@ def report(results: dict[str, Result], watch: Stopwatch) -> Tally:
     return total
 
 
-def heed_interrupts() -> None:
-    """Heeds SIGINT again. A shell ignores it for a command in the background, and every child inherits that. Tests
-    that interrupt a child would wait for ever."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def heed_signals() -> None:
+    """Heeds SIGINT again, which a shell ignores for a command in the background, and every child inherits that: tests
+    that interrupt a child would wait for ever. A run that is stopped leaves no tests behind, of any lane."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+def stop(number: int, _: object) -> None:
+    """Ends the run and everything that it has started."""
+    end_all()
+    os._exit(128 + number)  # threads of other lanes would begin their next command
 
 
 def main() -> int:
@@ -270,7 +277,7 @@ def main() -> int:
         for name, stage in STAGES.items():
             print(f"{name:12} {stage.lane:5} {stage.budget:4.0f} s  {stage.about}")
         return 0
-    heed_interrupts()
+    heed_signals()
     names = args.only or [name for name in STAGES if args.all or name not in LONG]
     go = interpreters.go_command()
     env = build_gotent.go_env(go)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,6 +87,16 @@ def reason(skip: xml.Element) -> str:
 SHOWN = 4 << 20  # bytes of a log: one that a loop has written would fill the disk once more
 
 
+_under_way: set[int] = set()  # the groups of the commands that run now, of any thread
+
+
+def end_all() -> None:
+    """Ends every command that runs, with all that it has started."""
+    for group in list(_under_way):
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
 class MissingError(RuntimeError):
     """Something that this machine lacks, with the command that brings it."""
 
@@ -131,12 +141,14 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            _under_way.add(process.pid)
             try:
                 return process.wait(timeout)
             except subprocess.TimeoutExpired:
                 log.write(f"it did not end within {timeout:.0f} s\n".encode())
                 return 124
             finally:
+                _under_way.discard(process.pid)
                 end_group(process)
 
     def ok(self, *command: object, timeout: float, **env: str) -> Tally:

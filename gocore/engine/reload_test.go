@@ -57,6 +57,8 @@ func TestAPeerWithoutATurnComesBack(t *testing.T) {
 	for _, v := range owner.visitors.list() {
 		require.False(t, owner.credentials.Barred(v.peer.ID), "one that is kept out is no visitor")
 	}
+	require.Eventually(t, func() bool { return write() != dispatch.Completed }, time.Minute, time.Millisecond,
+		"the end of its lanes is heard")
 	require.True(t, owner.visitors.use(id, time.Now()))
 	_, again := pageWriter(t, other, owner, "kv")
 	require.Equal(t, dispatch.Completed, again())

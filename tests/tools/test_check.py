@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -136,6 +137,39 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(runner:
         assert time.monotonic() < deadline, "the child still runs"
 
 
+STOPPED = """
+import sys, threading
+from pathlib import Path
+sys.path.insert(0, "tools")
+import check, running
+running.LOGS = Path(sys.argv[1])
+check.heed_signals()
+def run(name):
+    runner = running.Runner(name, "go", {"PATH": "/usr/bin:/bin"})
+    runner.run("sh", "-c", "echo $$; sleep 1000", timeout=999)
+threading.Thread(target=run, args=("beside",)).start()
+run("front")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_stopped_leaves_no_test_behind(tmp_path: Path, number: signal.Signals) -> None:
+    """Neither of the front lane nor of one beside it."""
+    limit = time.monotonic() + 60
+    with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)], cwd=running.ROOT) as run:
+        started: list[int] = []
+        while len(started) < 2:
+            logs = [path.read_text() for path in tmp_path.glob("*.log")]
+            started = [int(found[1]) for log in logs if (found := re.search(r"^(\d+)$", log, re.M))]
+            assert time.monotonic() < limit and run.poll() is None
+        run.send_signal(number)
+        assert run.wait(60) == 128 + number
+    for pid in started:
+        status = Path(f"/proc/{pid}/stat")
+        while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < limit, "a test still runs"
+
+
 def test_a_log_is_shown_once_where_it_is_shown_to_itself(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage may show a log that is its own: it once wrote 46 GB."""
     monkeypatch.setattr(running, "ROOT", runner.log.parent)
@@ -220,7 +254,7 @@ def test_the_last_line_is_the_count() -> None:
 def test_children_can_be_interrupted_although_a_shell_ignored_that() -> None:
     """A shell without job control starts `make test &` with SIGINT ignored, and exec keeps that."""
     script = (
-        "import signal, subprocess, sys; sys.path.insert(0, 'tools'); import check; check.heed_interrupts()\n"
+        "import signal, subprocess, sys; sys.path.insert(0, 'tools'); import check; check.heed_signals()\n"
         "code = 'import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)'\n"
         "print(subprocess.check_output([sys.executable, '-c', code], text=True), end='')"
     )
