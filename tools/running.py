@@ -87,14 +87,15 @@ def reason(skip: xml.Element) -> str:
 SHOWN = 4 << 20  # bytes of a log: one that a loop has written would fill the disk once more
 
 
-_under_way: set[int] = set()  # the groups of the commands that run now, of any thread
-
-
 def end_all() -> None:
-    """Ends every command that runs, with all that it has started."""
-    for group in list(_under_way):
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+    """Ends every command that runs, with all that it has started, also one that a thread has begun just now."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = status.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state != "Z":
+                child = int(status.parent.name)
+                os.kill(child, signal.SIGKILL)
+                os.killpg(child, signal.SIGKILL)
 
 
 class MissingError(RuntimeError):
@@ -141,14 +142,12 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            _under_way.add(process.pid)
             try:
                 return process.wait(timeout)
             except subprocess.TimeoutExpired:
                 log.write(f"it did not end within {timeout:.0f} s\n".encode())
                 return 124
             finally:
-                _under_way.discard(process.pid)
                 end_group(process)
 
     def ok(self, *command: object, timeout: float, **env: str) -> Tally:
