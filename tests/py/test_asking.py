@@ -108,7 +108,7 @@ def test_a_move_that_asks_nobody_starts_no_thread(pair: Callable[..., Pair], mon
     moves = [
         both.near.read(both.local[0:10], both.remote[0:10]),
         both.near.read(both.local[0:10], there),
-        both.near.read(both.local[0:10], own.memory(both.local.address + 100, 10)),
+        both.near.read(both.local[200:210], own.memory(both.local.address + 100, 10)),
         both.near.read_ranges(both.local, [0], both.peer, [both.remote.address], [10]),
         both.near.read_pages(both.local, [0], both.remote, [0], page_bytes=64),
         both.near.notify(both.peer, "name"),
@@ -116,6 +116,7 @@ def test_a_move_that_asks_nobody_starts_no_thread(pair: Callable[..., Pair], mon
     monkeypatch.undo()
     tent.wait(moves, timeout=30)
     both.mine.expect(0, both.theirs.expected[:64])
+    both.mine.expect(200, both.mine.expected[100:110])
 
 
 def test_a_request_that_no_region_holds_is_named_behind_the_question(
