@@ -11,8 +11,8 @@ import (
 // connectLook is how often Connect looks whether a rail has come up.
 const connectLook = time.Millisecond
 
-// Connect makes a segment ready for its first transfer, and returns when a rail to the peer is up on any transport. A
-// segment that was opened by a blob asks its peer for regions and addresses now; else its first transfer does. It fails
+// Connect makes a segment ready for its first transfer, and returns when a rail to the peer is up on any transport that
+// carries bytes. A segment that was opened by a blob asks its peer for regions and addresses now; else its first transfer does. It fails
 // when every transport has refused, and when the context ends.
 func (e *Engine) Connect(ctx context.Context, id SegmentID) error {
 	if err := e.usable(); err != nil {
@@ -23,6 +23,9 @@ func (e *Engine) Connect(ctx context.Context, id SegmentID) error {
 		return failure
 	}
 	if err := h.peer.join(ctx); err != nil {
+		return err
+	}
+	if err := h.peer.unreachable("connect"); err != nil {
 		return err
 	}
 	look := time.NewTicker(connectLook)
@@ -51,6 +54,9 @@ func (e *Engine) linksOf(p *peer) (up bool, reasons []string, waits bool) {
 	e.mu.Lock()
 	defer e.unlockAndDrain()
 	for i, a := range *p.links.Load() {
+		if e.infos[i].Delegates { // orders carry no bytes
+			continue
+		}
 		if a.id == 0 {
 			if a.why != "" && e.ports[i].transport != nil && p.misfit(&e.infos[i]) == "" {
 				reasons = append(reasons, e.ports[i].name+": "+a.why)

@@ -207,7 +207,7 @@ func (p *peer) reach(port *port) error {
 
 // unreachable is the error of a peer that no transport can reach: a reason for each, for those that are not open behind
 // the others. Nil if one may.
-func (p *peer) unreachable() error {
+func (p *peer) unreachable(op string) error {
 	e := p.engine
 	var reasons, closed []string
 	for i, a := range *p.links.Load() {
@@ -221,7 +221,7 @@ func (p *peer) unreachable() error {
 			reasons = append(reasons, why)
 		}
 	}
-	return errs.New(errs.NoRoute, "open", "no transport can carry bytes to this peer: %s",
+	return errs.New(errs.NoRoute, op, "no transport can carry bytes to this peer: %s",
 		strings.Join(append(reasons, closed...), "; ")).
 		WithScope(errs.ScopeLink, errs.SidePath).WithPeer(p.identity.Address, "", "")
 }

@@ -134,7 +134,7 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *sec
 	}
 	p := e.peer(identity)
 	if err = p.joinAnew(ctx); err == nil {
-		err = p.unreachable()
+		err = p.unreachable("open")
 	}
 	if err != nil {
 		e.leavePeer(p)

@@ -207,3 +207,10 @@ def test_a_blob_connects_ahead(engines: Engines, keep: Any) -> None:
     far.close()
     with near.open(blob) as gone, pytest.raises(tent.PeerUnreachableError):
         gone.connect(timeout=2)
+
+
+def test_a_peer_that_no_transport_reaches_is_told_at_once(engines: Engines) -> None:
+    near, far = engines(transports={"tcp": {"enable": False}, "shm": {"enable": False}}), engines()
+    with near.open(far.export()) as peer:
+        with pytest.raises(tent.PeerUnreachableError, match=r"can carry bytes.*transports/tcp/enable is false"):
+            peer.connect(timeout=60)  # rails for orders between engines are none
