@@ -24,8 +24,8 @@ import (
 )
 
 // byNICs are settings of an engine that reaches other hosts by mnnvl, or by NICs. These reach memory of devices by its
-// dma-buf where direct is true, and else memory of the host alone. Rails are suspected late: the tests count failovers, and a busy
-// machine must not add its own.
+// dma-buf where direct is true, and else memory of the host alone. Rails are suspected late: the tests count failovers,
+// and a busy machine must not add its own.
 func byNICs(direct bool) map[string]any {
 	with := alone()
 	delete(with, "staging/enable")
