@@ -12,8 +12,8 @@ import (
 const connectLook = time.Millisecond
 
 // Connect makes a segment ready for its first transfer, and returns when a rail to the peer is up on any transport that
-// carries bytes. A segment that was opened by a blob asks its peer for regions and addresses now; else its first transfer does. It fails
-// when every transport has refused, and when the context ends.
+// carries bytes. A segment that was opened by a blob asks its peer for regions and addresses now; else its first
+// transfer does. It fails when every transport has refused, and when the context ends.
 func (e *Engine) Connect(ctx context.Context, id SegmentID) error {
 	if err := e.usable(); err != nil {
 		return err
