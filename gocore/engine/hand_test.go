@@ -212,7 +212,7 @@ func newWorkshopOver(t *testing.T, hands []*hand, plugs ...transport.Factory) *w
 		for _, h := range w.hands {
 			h.locked(func() { h.revoke = nil })
 		}
-		require.Empty(t, w.Close(time.Second, true))
+		require.Empty(t, w.Close(time.Minute, true))
 		require.NoError(t, w.Forget())
 	})
 	return w

@@ -106,6 +106,8 @@ class Interruption:
 
     def during(self, call: Callable[[], object]) -> bool:
         """Whether the call was interrupted."""
+        gc.collect()
+        gc.disable()  # a finalizer of an older object would swallow the error
         sys.setprofile(self)
         try:
             call()
@@ -113,6 +115,7 @@ class Interruption:
             return True
         finally:
             sys.setprofile(None)
+            gc.enable()
         return False
 
 
