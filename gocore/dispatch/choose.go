@@ -53,7 +53,7 @@ func (l *link) better(p *piece, r *railState, now clock.Time) bool {
 
 // rerank brings the ranks of a link up to date, after anything that healthy depends on.
 func (c *Core) rerank(l *link, now clock.Time) {
-	l.rank, l.good, l.out = rankNever, 0, 0
+	l.rank, l.good = rankNever, 0
 	c.voidBids()
 	n, back := 0, false
 	for _, r := range l.rails {
@@ -70,8 +70,6 @@ func (c *Core) rerank(l *link, now clock.Time) {
 		}
 		if r.healthy() {
 			l.good++
-		} else if r.usable() {
-			l.out++
 		}
 	}
 	l.several = n > 1
@@ -140,10 +138,7 @@ const sightingTTL = time.Second
 // blameEnds asks the policy, with recent sightings of the other rails of the transport.
 func (c *Core) blameEnds(r *railState, now clock.Time) rail.Culprit {
 	c.sightings = c.sightings[:0]
-	for _, l := range c.links {
-		if l == nil || l.spec.Transport != r.link.spec.Transport {
-			continue
-		}
+	for l := range c.linksOf(r.link.spec.Transport) {
 		for _, other := range l.rails {
 			switch {
 			case other == nil || other == r:

@@ -29,10 +29,7 @@ type Gauges struct {
 
 // Gauges sums a transport's links. Its cost is that of the links, so it is for people and scrapes.
 func (c *Core) Gauges(transport uint8) (g Gauges) {
-	for _, l := range c.links {
-		if l == nil || l.spec.Transport != transport {
-			continue
-		}
+	for l := range c.linksOf(transport) {
 		for class := range g.Queued {
 			q := &l.queues[class]
 			g.Queued[class] += q.depth
@@ -44,15 +41,14 @@ func (c *Core) Gauges(transport uint8) (g Gauges) {
 			}
 		}
 		for _, r := range l.rails {
-			switch {
-			case r == nil:
-			case r.healthy():
-				g.RailsUp++
-			default:
-				g.RailsDown++
+			if r == nil {
+				continue
 			}
-			if r != nil {
-				g.InFlight += r.bytes
+			g.InFlight += r.bytes
+			if r.healthy() {
+				g.RailsUp++
+			} else {
+				g.RailsDown++
 			}
 		}
 	}

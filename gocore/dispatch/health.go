@@ -88,10 +88,7 @@ func (c *Core) lowerHealth(r *railState, err *errs.Error, now clock.Time) {
 	if !local && !remote {
 		return
 	}
-	for _, l := range c.links {
-		if l == nil || l.spec.Transport != r.link.spec.Transport {
-			continue
-		}
+	for l := range c.linksOf(r.link.spec.Transport) {
 		touched := false
 		for _, other := range l.rails {
 			if other == nil || other == r {
@@ -160,7 +157,7 @@ func (c *Core) tendRail(r *railState, now clock.Time) {
 func (c *Core) probeRail(r *railState, now clock.Time) clock.Time {
 	due, next := r.life.Start.Ask(r.link.options.ProbeEvery, now)
 	if due {
-		c.out.Probe = append(c.out.Probe, Question{r.link.spec.Transport, r.link.id, r.id})
+		c.out.Probe = append(c.out.Probe, r.question())
 	}
 	return next
 }
@@ -205,11 +202,9 @@ func (c *Core) isWanted(p *peer, now clock.Time) bool {
 // resumeProbes goes on with the probes of a peer that was not wanted for a while.
 func (c *Core) resumeProbes(p *peer, now clock.Time) {
 	p.resting = false
-	for _, l := range p.links {
-		for _, r := range l.rails {
-			if r != nil && r.usable() && (!r.healthy() || r.onProbation()) {
-				c.timers.SetSooner(&r.timer, now)
-			}
+	for r := range p.rails() {
+		if r.usable() && (!r.healthy() || r.onProbation()) {
+			c.timers.SetSooner(&r.timer, now)
 		}
 	}
 }

@@ -38,13 +38,15 @@ func (c *Core) checkInvariants() {
 	}
 	for _, p := range c.peers {
 		open := 0
-		p.eachRail(func(r *railState) {
-			for a := r.flight.First(); a != nil; a = a.flight.After() {
-				if a.state == attemptOpen {
-					open++
+		for _, l := range p.links {
+			for r := range l.records() {
+				for a := r.flight.First(); a != nil; a = a.flight.After() {
+					if a.state == attemptOpen {
+						open++
+					}
 				}
 			}
-		})
+		}
 		if p.gone == nil && p.open != open {
 			violated("peer %s has %d open withdrawals, %d slices outlived their tasks", p.name, p.open, open)
 		}
@@ -92,9 +94,8 @@ func (c *Core) checkLink(l *link) {
 			healthy++
 		}
 	}
-	if l.up != up || l.good != healthy || l.out != up-healthy {
-		violated("link %#x counts %d rails up, %d good and %d out of %d usable and %d healthy", l.id, l.up, l.good,
-			l.out, up, healthy)
+	if l.up != up || l.good != healthy {
+		violated("link %#x counts %d rails up and %d good of %d usable and %d healthy", l.id, l.up, l.good, up, healthy)
 	}
 	for class := range l.queues {
 		q := &l.queues[class]
@@ -169,27 +170,10 @@ func (c *Core) checkRail(l *link, r *railState) {
 	}
 }
 
-// eachRail calls f with every record of a rail of the link, of those that were replaced too.
-func (l *link) eachRail(f func(r *railState)) {
-	for _, rails := range [...][]*railState{l.rails, l.retired} {
-		for _, r := range rails {
-			if r != nil {
-				f(r)
-			}
-		}
-	}
-}
-
-func (p *peer) eachRail(f func(r *railState)) {
-	for _, l := range p.links {
-		l.eachRail(f)
-	}
-}
-
 // checkFlights compares the books of a link and its rails with the slices in flight, and returns how many there are.
 func (c *Core) checkFlights(l *link) (n int) {
 	var flying [ClassCount]int
-	l.eachRail(func(r *railState) {
+	for r := range l.records() {
 		var bytes, low uint64
 		for a := r.flight.First(); a != nil; a = a.flight.After() {
 			c.checkAttempt(r, a)
@@ -204,7 +188,7 @@ func (c *Core) checkFlights(l *link) (n int) {
 			violated("rail %s counts %d bytes of %d slices, %d of LOW; there are %d of %d, %d of LOW",
 				r.name(), r.bytes, r.slices, r.low, bytes, r.flight.Len(), low)
 		}
-	})
+	}
 	if l.flying != flying || l.outstanding < n {
 		violated("link %#x counts %v slices and %d outstanding, %v are in flight", l.id, l.flying, l.outstanding,
 			flying)
@@ -244,16 +228,16 @@ func (c *Core) checkNIC(d *device) {
 				}
 			}
 		}
-		l.eachRail(func(r *railState) {
+		for r := range l.records() {
 			if r.device != d {
-				return
+				continue
 			}
 			records++
 			low += r.low
 			for a := r.flight.First(); a != nil; a = a.flight.After() {
 				flying[a.Class]++
 			}
-		})
+		}
 	}
 	if d.low != low || d.flying != flying || d.waiting != waiting || d.records != records {
 		violated("NIC %s counts %d bytes of LOW, %v slices, %v waiting and %d rails; there are %d, %v, %v and %d",

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"iter"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -22,7 +23,6 @@ type link struct {
 	retired     []*railState // of older generations, while slices are outstanding on them
 	up          int          // rails that can be used at all
 	good        int          // of these, healthy ones
-	out         int          // of these, those that are not
 	rank        int          // the best of its rails
 	several     bool         // more than one rail is up
 	numa        bool         // its rails are on different NUMA nodes
@@ -131,7 +131,22 @@ func (r *railState) healthy() bool { return r.life.State().Healthy() }
 // ended reports whether the transport has ended the rail's generation.
 func (r *railState) ended() bool { return r.life.State().Ended() }
 
+func (r *railState) question() Question { return Question{r.link.spec.Transport, r.link.id, r.id} }
+
 func (r *railState) name() string { return r.info.Local + " -> " + r.info.Remote }
+
+// records yields every record of a rail of the link, those that were replaced too.
+func (l *link) records() iter.Seq[*railState] {
+	return func(yield func(*railState) bool) {
+		for _, rails := range [...][]*railState{l.rails, l.retired} {
+			for _, r := range rails {
+				if r != nil && !yield(r) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // AddLink makes a link known. It has no rails yet.
 func (c *Core) AddLink(spec LinkSpec) plan.LinkID {

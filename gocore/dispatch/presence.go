@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"iter"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -50,6 +51,19 @@ type peer struct {
 	telling bool              // in Core.tellers
 
 	slots int // of shared stages that pieces on the way to it hold
+}
+
+// rails yields the rails of all links of the peer, in their newest generation.
+func (p *peer) rails() iter.Seq[*railState] {
+	return func(yield func(*railState) bool) {
+		for _, l := range p.links {
+			for _, r := range l.rails {
+				if r != nil && !yield(r) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // silenceLook is the pause between the question to the rails of a peer and the verdict, and between two looks at a
@@ -107,11 +121,9 @@ func (c *Core) watchPeer(p *peer, now clock.Time) {
 // slowest is how long a peer may be silent where only completions speak. It is three times the time of the longest
 // slice that is next to complete, by the rate of its rail.
 func (p *peer) slowest() (longest time.Duration) {
-	for _, l := range p.links {
-		for _, r := range l.rails {
-			if r != nil && r.slices > 0 && r.meter.Measured() {
-				longest = max(longest, time.Duration(3e9*float64(r.flight.First().Length)/r.meter.Rate()))
-			}
+	for r := range p.rails() {
+		if r.slices > 0 && r.meter.Measured() {
+			longest = max(longest, time.Duration(3e9*float64(r.flight.First().Length)/r.meter.Rate()))
 		}
 	}
 	return longest
@@ -119,15 +131,13 @@ func (p *peer) slowest() (longest time.Duration) {
 
 // askPeer looks for signs of life on all busy rails of a peer, and probes those that are idle.
 func (c *Core) askPeer(p *peer, now clock.Time) {
-	for _, l := range p.links {
-		for _, r := range l.rails {
-			switch {
-			case r == nil || !r.usable() || !l.answers():
-			case r.slices > 0:
-				c.out.AskLiveness = append(c.out.AskLiveness, Question{l.spec.Transport, l.id, r.id})
-			case l.spec.Probes && r.healthy():
-				c.probeRail(r, now)
-			}
+	for r := range p.rails() {
+		switch l := r.link; {
+		case !r.usable() || !l.answers():
+		case r.slices > 0:
+			c.out.AskLiveness = append(c.out.AskLiveness, r.question())
+		case l.spec.Probes && r.healthy():
+			c.probeRail(r, now)
 		}
 	}
 }
@@ -166,24 +176,24 @@ func (c *Core) sense(p *peer, sign rail.Sign, quiet time.Duration, now clock.Tim
 // suspected otherwise where the other signs of its peer take longer than silenceLook.
 func (c *Core) resume(p *peer, now clock.Time) {
 	p.asked = false
-	for _, l := range p.links {
-		for _, r := range l.rails {
-			if r == nil || !r.usable() {
-				continue
-			}
-			r.meter.Resume(now)
-			before := r.heard
-			r.heard, r.asked, r.judged = c.awake(now), false, 0
-			if r.mute = 0; before == r.fresh {
-				r.mute = r.heard
-			}
-			r.fresh = r.heard
-			c.timers.SetSooner(&r.timer, now.Add(c.options.SuspectAfter))
-			if r.device.shared { // bytes of LOW that did not move do so again
-				r.device.meter.Resume(now)
-				c.findStuck(r.device, now)
-			}
+	for r := range p.rails() {
+		if !r.usable() {
+			continue
 		}
+		r.meter.Resume(now)
+		before := r.heard
+		r.heard, r.asked, r.judged = c.awake(now), false, 0
+		if r.mute = 0; before == r.fresh {
+			r.mute = r.heard
+		}
+		r.fresh = r.heard
+		c.timers.SetSooner(&r.timer, now.Add(c.options.SuspectAfter))
+		if r.device.shared { // bytes of LOW that did not move do so again
+			r.device.meter.Resume(now)
+			c.findStuck(r.device, now)
+		}
+	}
+	for _, l := range p.links {
 		c.activate(l)
 	}
 }

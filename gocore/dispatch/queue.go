@@ -93,14 +93,7 @@ func (c *Core) linkFitness(id plan.LinkID) fitness {
 	return fitUnusable
 }
 
-func (l *link) healthy() bool {
-	for _, r := range l.rails {
-		if r != nil && r.healthy() {
-			return true
-		}
-	}
-	return false
-}
+func (l *link) healthy() bool { return l.good > 0 }
 
 // queueTask puts a task with fresh bytes behind the others of its class on the first link of its route; with front,
 // before them. Where deadlines decide it goes to the place of its own.
@@ -231,16 +224,11 @@ func (c *Core) list(t *task) {
 // gatherAll lists also those that have slices outstanding there.
 func (c *Core) gatherAll(l *link) {
 	c.gather(l)
-	for _, rails := range [...][]*railState{l.rails, l.retired} {
-		for _, r := range rails {
-			if r == nil {
-				continue
-			}
-			for a := r.flight.First(); a != nil; a = a.flight.After() {
-				for p := a.pieces; p != nil; p = p.sibling {
-					if p.task != nil {
-						c.list(p.task)
-					}
+	for r := range l.records() {
+		for a := r.flight.First(); a != nil; a = a.flight.After() {
+			for p := a.pieces; p != nil; p = p.sibling {
+				if p.task != nil {
+					c.list(p.task)
 				}
 			}
 		}

@@ -58,10 +58,8 @@ func (c *Core) Rekey(id plan.LinkID, old, key transport.RemoteKey, matches plan.
 	for _, n := range l.flying {
 		out -= n // the rest are inline calls, by keys that the core does not know
 	}
-	for _, rails := range [...][]*railState{l.rails, l.retired} {
-		for _, r := range rails {
-			out += r.carrying(old)
-		}
+	for r := range l.records() {
+		out += r.carrying(old)
 	}
 	s := successor{old: old, key: key, matches: matches, out: out, since: c.ids}
 	l.successors = append(l.successors, s)
@@ -83,9 +81,6 @@ func (l *link) current(key transport.RemoteKey) transport.RemoteKey {
 
 // carrying returns how many slices that are out on the rail carry a key.
 func (r *railState) carrying(key transport.RemoteKey) (n int) {
-	if r == nil {
-		return 0
-	}
 	for a := r.flight.First(); a != nil; a = a.flight.After() {
 		if a.RemoteKey == key {
 			n++

@@ -28,28 +28,24 @@ func (c *Core) endStandstill(r *railState, slice *attempt, at clock.Time) {
 		return
 	}
 	shared := false
-	for _, l := range p.links {
-		for _, other := range l.rails {
-			shared = shared || (other != r && c.stoodStill(other, begin, gap))
-		}
+	for other := range p.rails() {
+		shared = shared || (other != r && c.stoodStill(other, begin, gap))
 	}
 	if !shared {
 		return
 	}
 	p.stood += clock.Time(gap)
-	for _, l := range p.links {
-		for _, other := range l.rails {
-			if other != nil && other != r && other.slices > 0 && other.heard <= begin && other.pardon != other.heard {
-				other.heard = other.heard.Add(gap)
-				other.pardon = other.heard
-			}
+	for other := range p.rails() {
+		if other != r && other.slices > 0 && other.heard <= begin && other.pardon != other.heard {
+			other.heard = other.heard.Add(gap)
+			other.pardon = other.heard
 		}
 	}
 }
 
 // stoodStill reports whether a rail was busy and silent through a gap that is longer than is usual there.
 func (c *Core) stoodStill(r *railState, begin clock.Time, gap time.Duration) bool {
-	if r == nil || r.slices == 0 || !r.healthy() || r.heard > begin {
+	if r.slices == 0 || !r.healthy() || r.heard > begin {
 		return false
 	}
 	head := r.flight.First()

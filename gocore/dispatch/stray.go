@@ -24,8 +24,8 @@ func (c *Core) stray(from uint8, end *transport.Completion, now clock.Time) {
 	if totals.strays < straysMost {
 		return
 	}
-	for _, l := range c.links {
-		if l != nil && l.spec.Transport == from && l.up > 0 {
+	for l := range c.linksOf(from) {
+		if l.up > 0 {
 			c.DropLink(l.id, cause, now)
 		}
 	}

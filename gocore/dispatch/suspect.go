@@ -158,16 +158,14 @@ func (l *link) inside() bool {
 // askLiveness looks for signs of life: of the rail, and of its peer if that has been silent, too.
 func (c *Core) askLiveness(r *railState, now clock.Time) {
 	r.asked = true
-	c.out.AskLiveness = append(c.out.AskLiveness, Question{r.link.spec.Transport, r.link.id, r.id})
+	c.out.AskLiveness = append(c.out.AskLiveness, r.question())
 	if r.link.spokeBeside(r, c.silenceOf(r)) {
 		return
 	}
-	for _, l := range r.link.peer.links {
-		for _, other := range l.rails {
-			if other != nil && other != r && l.spec.Probes && other.healthy() {
-				c.probeRail(other, now)
-				return
-			}
+	for other := range r.link.peer.rails() {
+		if other != r && other.link.spec.Probes && other.healthy() {
+			c.probeRail(other, now)
+			return
 		}
 	}
 }
@@ -176,10 +174,10 @@ func (c *Core) askLiveness(r *railState, now clock.Time) {
 func (c *Core) judgeSilence(r *railState, silent time.Duration, now clock.Time) {
 	p, limit := r.link.peer, c.silenceOf(r)
 	again := limit
-	switch out, total := softOut(p, now); {
+	switch out, total := p.softOut(); {
 	case p.presence == rail.Silent:
 		r.asked, again = false, max(limit, silenceLook)
-	case r.link.inside() || !r.link.spokeBeside(r, limit) || !c.elsewhere(r, now):
+	case r.link.inside() || !r.link.spokeBeside(r, limit) || !r.replaceable():
 		r.asked = false // it may be the peer: look again, and ask again
 		if r.judged == 0 {
 			again = max(limit/4, time.Millisecond) // another rail was probed: its answer comes at once
@@ -206,17 +204,9 @@ func (l *link) spokeBeside(r *railState, limit time.Duration) bool {
 }
 
 // softOut counts the rails of a peer that are up, and those of them that are out on soft signals.
-func softOut(p *peer, now clock.Time) (out, total int) {
+func (p *peer) softOut() (out, total int) {
 	for _, l := range p.links {
-		for _, r := range l.rails {
-			if r == nil || !r.usable() {
-				continue
-			}
-			total++
-			if !r.healthy() {
-				out++
-			}
-		}
+		out, total = out+l.up-l.good, total+l.up
 	}
 	return out, total
 }
@@ -264,13 +254,11 @@ func (c *Core) recallFlight(r *railState, now clock.Time) {
 	}
 }
 
-// elsewhere reports whether the peer has another healthy rail.
-func (c *Core) elsewhere(r *railState, now clock.Time) bool {
-	for _, l := range r.link.peer.links {
-		for _, other := range l.rails {
-			if other != nil && other != r && other.healthy() {
-				return true
-			}
+// replaceable reports whether the peer has another healthy rail.
+func (r *railState) replaceable() bool {
+	for other := range r.link.peer.rails() {
+		if other != r && other.healthy() {
+			return true
 		}
 	}
 	return false

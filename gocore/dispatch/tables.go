@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"iter"
+
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -52,6 +54,17 @@ func (t *linkTable) lookUp(id plan.LinkID) *link {
 		t.stale++
 	}
 	return l
+}
+
+// linksOf yields the links of a transport.
+func (t *linkTable) linksOf(transport uint8) iter.Seq[*link] {
+	return func(yield func(*link) bool) {
+		for _, l := range t.links {
+			if l != nil && l.spec.Transport == transport && !yield(l) {
+				return
+			}
+		}
+	}
 }
 
 // StaleLinks is the number of calls that named a link which was removed before.
@@ -142,12 +155,8 @@ func (c *Core) forgetRetired(l *link) {
 
 // forgetRails drops the records of all rails of a link that is removed.
 func (c *Core) forgetRails(l *link) {
-	for _, rails := range [...][]*railState{l.rails, l.retired} {
-		for _, r := range rails {
-			if r != nil {
-				c.forgetRail(r)
-			}
-		}
+	for r := range l.records() {
+		c.forgetRail(r)
 	}
 	l.rails, l.retired = nil, nil
 }
