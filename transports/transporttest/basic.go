@@ -23,10 +23,12 @@ type pair struct {
 func newPair(t *testing.T, h Harness) *pair {
 	t.Helper()
 	w := NewWorld(t, h)
-	p := &pair{w: w, a: w.Open("a"), b: w.Open("b")}
-	p.c = p.a.Connect(t, p.b)
-	return p
+	a, b := w.Open("a"), w.Open("b")
+	return pairOf(a.Connect(t, b))
 }
+
+// pairOf is the pair of a link.
+func pairOf(c *Conn) *pair { return &pair{w: c.Node.w, a: c.Node, b: c.To, c: c} }
 
 // operands registers memory of the given size at both ends.
 func (p *pair) operands(t *testing.T, size uint64) (*Operand, *Remote) {
@@ -57,6 +59,13 @@ func (p *pair) volley(op transport.Op, rail transport.Rail, local *Operand, remo
 		list[i] = p.c.Slice(op, rail, local, at, remote, at, length)
 	}
 	return list
+}
+
+// launch is volley and one Submit; it returns the slices that were accepted.
+func (p *pair) launch(op transport.Op, rail transport.Rail, local *Operand, remote *Remote, n int,
+	length uint64) []*transport.Slice {
+	list := p.volley(op, rail, local, remote, n, length)
+	return list[:p.c.Submit(list...)]
 }
 
 // seeded gives the random numbers of a test, from TENT_TEST_SEED or anew, and prints the seed when the test fails.
@@ -112,11 +121,7 @@ func testForeignDescriptor(t *testing.T, h Harness) {
 		good[:len(good)-1], good[:1]}
 	random := seeded(t)
 	for range 50 {
-		noise := make([]byte, random.IntN(2*len(good)))
-		for i := range noise {
-			noise[i] = byte(random.Uint32())
-		}
-		bad = append(bad, noise)
+		bad = append(bad, noise(random, 2*len(good)))
 	}
 	for _, d := range bad {
 		_, err := p.a.Transport.Import(p.c.Link, d)
@@ -127,18 +132,24 @@ func testForeignDescriptor(t *testing.T, h Harness) {
 	p.c.Import(t, &Operand{Descriptor: good, Node: p.b})
 }
 
+// noise is fewer than most random bytes.
+func noise(random *rand.Rand, most int) []byte {
+	b := make([]byte, random.IntN(most))
+	for i := range b {
+		b[i] = byte(random.Uint32())
+	}
+	return b
+}
+
 func testServeGarbage(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	random := seeded(t)
 	for range 200 {
-		noise := make([]byte, random.IntN(128))
-		for i := range noise {
-			noise[i] = byte(random.Uint32())
+		message := noise(random, 128)
+		if len(message) > 0 && random.IntN(2) == 0 {
+			message[0] &= 7 // closer to a kind of message
 		}
-		if len(noise) > 0 && random.IntN(2) == 0 {
-			noise[0] &= 7 // closer to a kind of message
-		}
-		_, _ = p.b.Transport.Serve(t.Context(), p.a.Peer, noise) // an error or an answer, no crash
+		_, _ = p.b.Transport.Serve(t.Context(), p.a.Peer, message) // an error or an answer, no crash
 	}
 	local, remote := p.operands(t, 4096)
 	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, remote, 0, fit(p.c, 4096)))

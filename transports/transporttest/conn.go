@@ -184,7 +184,7 @@ func (c *Conn) Send(list ...*transport.Slice) int {
 			gone = c.Node.rails[railKey{rail.Link, rail.Index}].Rail != rail
 			return gone || c.Node.ready[rail] > before
 		}) {
-			w.locked(func() { w.complain("Submit on %+v took %d slices and Ready never came", rail, n) })
+			w.report("Submit on %+v took %d slices and Ready never came", rail, n)
 			break
 		}
 		if gone {
@@ -234,6 +234,12 @@ func (c *Conn) ends(list []*transport.Slice) []transport.Completion {
 func (c *Conn) Must(t *testing.T, list ...*transport.Slice) {
 	t.Helper()
 	require.Equal(t, len(list), c.Send(list...), "slices accepted")
+	c.Succeed(t, list...)
+}
+
+// Succeed waits for the completions of slices and requires each to be a success.
+func (c *Conn) Succeed(t *testing.T, list ...*transport.Slice) {
+	t.Helper()
 	for _, end := range c.Wait(t, list...) {
 		require.Nil(t, end.Err, "slice %d: %s of %d bytes", end.Slice.Id, end.Slice.Op, end.Slice.Length)
 	}

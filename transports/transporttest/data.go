@@ -205,30 +205,23 @@ func testOverlap(t *testing.T, h Harness) {
 
 // A job moves slots of one operand to another in one direction, in a thread of its own.
 type job struct {
-	c        *Conn
-	op       transport.Op
-	rail     transport.Rail
-	class    uint8
-	n        int
-	length   uint64
-	local    *Operand
-	remote   *Remote
-	from, to *Memory
-	list     []*transport.Slice
-	sent     int
+	c      *Conn
+	op     transport.Op
+	rail   transport.Rail
+	class  uint8
+	n      int
+	length uint64
+	local  *Operand
+	remote *Remote
+	to     *Memory
+	list   []*transport.Slice
+	sent   int
 }
 
 func newJob(t *testing.T, c *Conn, op transport.Op, n int, length uint64) *job {
 	t.Helper()
 	j := &job{c: c, op: op, rail: c.Rail(t), n: n, length: fit(c, length)}
-	j.local = c.Node.Register(t, uint64(n)*j.length, mem.LocalReadWrite)
-	j.remote = c.Import(t, c.To.Register(t, uint64(n)*j.length, mem.GlobalReadWrite))
-	j.from, j.to = j.local.Memory, j.remote.Memory
-	if op == transport.Read {
-		j.from, j.to = j.to, j.from
-	}
-	j.from.Fill(tagMoved, 0, j.from.Size)
-	j.to.Fill(tagBefore, 0, j.to.Size)
+	j.local, j.remote, _, j.to = pairOf(c).aimed(t, op, uint64(n)*j.length)
 	return j
 }
 
@@ -251,9 +244,7 @@ func runJobs(t *testing.T, jobs []*job) {
 	wait.Wait()
 	for _, j := range jobs {
 		require.Equal(t, j.n, j.sent, "slices accepted")
-		for _, end := range j.c.Wait(t, j.list...) {
-			require.Nil(t, end.Err)
-		}
+		j.c.Succeed(t, j.list...)
 		require.NoError(t, j.to.Check(tagMoved, 0, 0, j.to.Size), "%s from %s to %s", j.op, j.c.Node.name, j.c.To.name)
 	}
 }
@@ -270,7 +261,7 @@ func testVisible(t *testing.T, h Harness) {
 		p.a.onComplete = func(c transport.Completion) {
 			if s := c.Slice; c.Err == nil {
 				if err := remote.Check(tagMoved, s.Remote, s.Remote, s.Length); err != nil {
-					p.w.locked(func() { p.w.complain("slice %d has completed, and is not visible: %v", c.Id, err) })
+					p.w.report("slice %d has completed, and is not visible: %v", c.Id, err)
 				}
 			}
 		}

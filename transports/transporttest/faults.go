@@ -107,8 +107,7 @@ func testCut(t *testing.T, h Harness) {
 		op := transport.Op(round & 1)
 		local, remote, _, to := p.aimed(t, op, n*size)
 		rail := p.c.Rail(t)
-		list := p.volley(op, rail, local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(op, rail, local, remote, n, size)
 		p.w.h.CutRail(t, p.a, rail)
 		p.w.Await(t, "RailDown", func() bool { return p.a.ended[rail] })
 		failed := p.ended(t, list, to, size, errs.Lost)
@@ -126,12 +125,9 @@ func testCutOther(t *testing.T, h Harness) {
 	rails := p.c.Rails()
 	size := fit(p.c, 64<<10)
 	local, remote := p.operands(t, 8*size)
-	list := p.volley(transport.Write, rails[1], local, remote, 8, size)
-	list = list[:p.c.Submit(list...)]
+	list := p.launch(transport.Write, rails[1], local, remote, 8, size)
 	p.w.h.CutRail(t, p.a, rails[0])
-	for _, end := range p.c.Wait(t, list...) {
-		require.Nil(t, end.Err)
-	}
+	p.c.Succeed(t, list...)
 	p.comesBack(t, rails[0])
 	require.Contains(t, p.c.Rails(), rails[1])
 }
@@ -144,8 +140,7 @@ func testBlackhole(t *testing.T, h Harness) {
 	local.Fill(tagMoved, 0, local.Size)
 	rail := p.c.Rail(t)
 	heal := p.w.h.Blackhole(t, p.a, rail)
-	list := p.volley(transport.Write, rail, local, remote, n, size)
-	list = list[:p.c.Submit(list...)]
+	list := p.launch(transport.Write, rail, local, remote, n, size)
 	p.a.Transport.Withdraw(list)
 	heal()
 	failed := p.ended(t, list, remote.Memory, size, errs.Withdrawn, errs.Lost)

@@ -47,11 +47,7 @@ func (n *Node) seenBy(t *testing.T, other *Node) transport.Peer {
 // registerFile makes a file of a size, for peers to read and, if they may, to write.
 func (n *Node) registerFile(t *testing.T, size uint64, permission mem.Permission) *Operand {
 	t.Helper()
-	n.w.mu.Lock()
-	n.w.births++
-	path := fmt.Sprintf("%d.bin", n.w.births)
-	n.w.mu.Unlock()
-	path = filepath.Join(n.folder(t), path)
+	path := filepath.Join(n.folder(t), fmt.Sprintf("%d.bin", n.w.birth()))
 	filer := must[transport.Filer](n.Transport)
 	made, err := filer.OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true, Size: size})
 	require.NoError(t, err)
@@ -74,7 +70,7 @@ func (w *World) fileMemory(path string, size uint64) *Memory {
 				_ = f.Close()
 			}
 			if err != nil {
-				w.locked(func() { w.complain("reading %s: %v", path, err) })
+				w.report("reading %s: %v", path, err)
 			}
 		},
 		Store: func(addr uintptr, from []byte) {
@@ -84,7 +80,7 @@ func (w *World) fileMemory(path string, size uint64) *Memory {
 				_ = f.Close()
 			}
 			if err != nil {
-				w.locked(func() { w.complain("writing %s: %v", path, err) })
+				w.report("writing %s: %v", path, err)
 			}
 		}}
 	m := &Memory{Size: size, device: d, undo: func() {}}
@@ -94,8 +90,5 @@ func (w *World) fileMemory(path string, size uint64) *Memory {
 		}
 		return nil
 	}
-	w.mu.Lock()
-	w.memories = append(w.memories, m)
-	w.mu.Unlock()
-	return m
+	return w.keep(m)
 }

@@ -16,13 +16,8 @@ import (
 )
 
 func inlineRules() []rule {
-	inlines := func(_ Harness, tr transport.Transport) string {
-		_, is := transport.Find[transport.Inliner](tr)
-		return unless(is, "not an Inliner")
-	}
-	quick := func(h Harness, tr transport.Transport) string {
-		return cmp.Or(inlines(h, tr), h.Allocates, unless(!RaceEnabled, "the race detector allocates on its own"))
-	}
+	inlines := needs[transport.Inliner]("not an Inliner")
+	quick := func(h Harness, tr transport.Transport) string { return cmp.Or(inlines(h, tr), needsQuiet(h, tr)) }
 	revocable := func(h Harness, tr transport.Transport) string {
 		return cmp.Or(inlines(h, tr), needsEngine(h, tr))
 	}
@@ -132,7 +127,7 @@ func (p *pair) storm(c *Conn, op transport.Op, local *Operand, remote *Remote, s
 	inliner := must[transport.Inliner](p.a.Transport)
 	rail := c.Rails()[0]
 	for range 3 {
-		list := (&pair{w: p.w, a: p.a, b: p.b, c: c}).volley(op, rail, local, remote, 4, size)
+		list := pairOf(c).volley(op, rail, local, remote, 4, size)
 		s.wait.Go(func() {
 			for !s.stop.Load() {
 				for _, slice := range list {

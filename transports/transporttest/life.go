@@ -35,8 +35,7 @@ func testDetach(t *testing.T, h Harness) {
 	for round := range 6 {
 		op := transport.Op(round & 1)
 		rail := p.c.Rail(t)
-		list := p.volley(op, rail, local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(op, rail, local, remote, n, size)
 		p.a.Transport.Detach(p.c.Link)
 		p.c.Wait(t, list...)
 		require.Zero(t, p.c.Submit(p.c.Slice(op, rail, local, 0, remote, 0, size)), "a detached link takes nothing")
@@ -62,10 +61,8 @@ func testCloseBusy(t *testing.T, h Harness) {
 			size := fit(p.c, 64<<10)
 			local, remote := p.operands(t, n*size)
 			rail := p.c.Rail(t)
-			writes := p.volley(transport.Write, rail, local, remote, n, size)
-			writes = writes[:p.c.Submit(writes...)]
-			reads := p.volley(transport.Read, rail, local, remote, n, size)
-			reads = reads[:p.c.Submit(reads...)]
+			writes := p.launch(transport.Write, rail, local, remote, n, size)
+			reads := p.launch(transport.Read, rail, local, remote, n, size)
 			if side == "initiator" {
 				p.a.Close(t)
 				p.w.mu.Lock()
@@ -91,8 +88,8 @@ func testCloseLeavesNothing(t *testing.T, h Harness) {
 	var near, far *Memory
 	fds := 0 // with those that the operands have; the world's end counts without
 	for i := range 8 {
-		p := &pair{w: w, a: w.Open("a"), b: w.Open("b")}
-		p.c = p.a.Connect(t, p.b)
+		a, b := w.Open("a"), w.Open("b")
+		p := pairOf(a.Connect(t, b))
 		var local *Operand
 		var remote *Remote
 		if i == 0 || p.a.Info.Files {
@@ -214,7 +211,7 @@ func (p *pair) staleCalls(t *testing.T, stale transport.Link, local *Operand, re
 	if notifier, is := transport.Find[transport.Notifier](tr); is {
 		calls["Notify"] = func() {
 			require.False(t, notifier.Notify(stale, []byte("to nobody"), func(*errs.Error) {
-				p.w.locked(func() { p.w.complain("done of a notification that was refused") })
+				p.w.report("done of a notification that was refused")
 			}))
 		}
 	}

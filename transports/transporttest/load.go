@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"runtime"
@@ -14,16 +15,15 @@ import (
 )
 
 func loadRules() []rule {
-	quick := func(h Harness, _ transport.Transport) string {
-		if h.Allocates != "" {
-			return h.Allocates
-		}
-		return unless(!RaceEnabled, "the race detector allocates on its own")
-	}
 	return []rule{
-		{"SubmitToCompletionAllocatesNothing", quick, testAllocations},
+		{"SubmitToCompletionAllocatesNothing", needsQuiet, testAllocations},
 		{"EverythingAtOnce", nil, testEverything},
 	}
+}
+
+// needsQuiet skips rules that count allocations.
+func needsQuiet(h Harness, _ transport.Transport) string {
+	return cmp.Or(h.Allocates, unless(!RaceEnabled, "the race detector allocates on its own"))
 }
 
 // counter is the recorder, except that completions are only counted, so that only the transport allocates.
@@ -167,7 +167,7 @@ func (s *storm) submit(random *rand.Rand, local *Operand, remote *Remote) {
 	for slot := 0; slot < stormSlots; {
 		var rails []transport.Rail
 		if !s.p.w.wait(func() bool { rails = c.railsLocked(); return len(rails) > 0 }) {
-			s.p.w.locked(func() { s.p.w.complain("no rail came back") })
+			s.p.w.report("no rail came back")
 			return
 		}
 		rail := rails[random.IntN(len(rails))]
@@ -211,7 +211,7 @@ func (s *storm) fence(random *rand.Rand) {
 
 func (s *storm) revoke(target *Remote) {
 	if err := s.p.b.Transport.Revoke(context.Background(), target.Operand.Key, nil, s.p.w.nextEpoch()); err != nil {
-		s.p.w.locked(func() { s.p.w.complain("Revoke: %v", err) })
+		s.p.w.report("Revoke: %v", err)
 	}
 }
 
@@ -222,14 +222,14 @@ func (s *storm) churnRegions(random *rand.Rand) {
 		err = tr.Deregister(context.Background(), key)
 	}
 	if err != nil {
-		s.p.w.locked(func() { s.p.w.complain("Register or Deregister: %v", err) })
+		s.p.w.report("Register or Deregister: %v", err)
 	}
 }
 
 func (s *storm) churnLinks(*rand.Rand) {
 	link, err := s.p.b.Transport.Attach(s.back)
 	if err != nil {
-		s.p.w.locked(func() { s.p.w.complain("Attach: %v", err) })
+		s.p.w.report("Attach: %v", err)
 		return
 	}
 	s.p.b.Transport.Detach(link)

@@ -19,13 +19,7 @@ import (
 // need it. Nobody else notices.
 func lostRules() []rule {
 	pieces := func(h Harness, tr transport.Transport) string {
-		if h.Pinned != "" {
-			return h.Pinned
-		}
-		if h.Local != nil || h.Remote != nil {
-			return "memory of this device cannot be taken away"
-		}
-		return unless(tr.Info().Vectors, "slices of pieces are not understood")
+		return cmp.Or(h.Pinned, unless(h.Local == nil && h.Remote == nil, noLoss), needsVectors(h, tr))
 	}
 	there := func(h Harness, tr transport.Transport) string { return cmp.Or(h.Pinned, needsHostThere(h, tr)) }
 	return []rule{
@@ -36,15 +30,15 @@ func lostRules() []rule {
 	}
 }
 
+// noLoss is why a rule about memory that goes is skipped.
+const noLoss = "memory of this device cannot be taken away"
+
 func needsHost(h Harness, _ transport.Transport) string {
-	return cmp.Or(h.Pinned, unless(h.Local == nil, "memory of this device cannot be taken away"))
+	return cmp.Or(h.Pinned, unless(h.Local == nil, noLoss))
 }
 
 func needsHostThere(h Harness, tr transport.Transport) string {
-	if why := needsEngine(h, tr); why != "" {
-		return why
-	}
-	return unless(h.Local == nil && h.Remote == nil, "memory of this device cannot be taken away")
+	return cmp.Or(needsEngine(h, tr), unless(h.Local == nil && h.Remote == nil, noLoss))
 }
 
 // loss is a way in which memory goes.
@@ -86,8 +80,7 @@ func (n *Node) losable(t *testing.T, how loss, size uint64, permission mem.Permi
 		_ = unix.Munmap(raw)
 		_ = l.file.Close() // of nil: an error
 	}
-	n.w.locked(func() { n.w.memories = append(n.w.memories, m) })
-	l.Operand = n.RegisterMemory(t, m, permission)
+	l.Operand = n.RegisterMemory(t, n.w.keep(m), permission)
 	return l
 }
 

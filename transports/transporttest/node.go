@@ -226,11 +226,7 @@ func (n *Node) Register(t *testing.T, size uint64, permission mem.Permission) *O
 // RegisterMemory registers memory that is there already.
 func (n *Node) RegisterMemory(t *testing.T, m *Memory, permission mem.Permission) *Operand {
 	t.Helper()
-	n.w.mu.Lock()
-	n.w.births++
-	id := n.w.births
-	n.w.mu.Unlock()
-	key, descriptor, err := n.Transport.Register(t.Context(), m.region(id, permission))
+	key, descriptor, err := n.Transport.Register(t.Context(), m.region(n.w.birth(), permission))
 	require.NoError(t, err)
 	require.NotZero(t, key, "a LocalKey is never 0")
 	return &Operand{Memory: m, Node: n, Key: key, Descriptor: descriptor}

@@ -22,31 +22,16 @@ func must[T any](tr transport.Transport) T {
 	return v
 }
 
+// needs skips a rule over transports without an optional interface, for a reason.
+func needs[T any](reason string) func(Harness, transport.Transport) string {
+	return func(_ Harness, tr transport.Transport) string {
+		_, is := transport.Find[T](tr)
+		return unless(is, reason)
+	}
+}
+
 func optionalRules() []rule {
-	polls := func(_ Harness, tr transport.Transport) string {
-		_, is := transport.Find[transport.Poller](tr)
-		return unless(is, "not a Poller")
-	}
-	notifies := func(_ Harness, tr transport.Transport) string {
-		_, is := transport.Find[transport.Notifier](tr)
-		return unless(is, "not a Notifier")
-	}
-	probes := func(_ Harness, tr transport.Transport) string {
-		_, is := transport.Find[transport.Prober](tr)
-		return unless(is, "not a Prober")
-	}
-	witnesses := func(_ Harness, tr transport.Transport) string {
-		_, is := transport.Find[transport.Witness](tr)
-		return unless(is, "not a Witness")
-	}
-	explains := func(_ Harness, tr transport.Transport) string {
-		_, is := transport.Find[transport.Explainer](tr)
-		return unless(is, "not an Explainer")
-	}
-	allocates := func(_ Harness, tr transport.Transport) string {
-		_, is := transport.Find[transport.Allocator](tr)
-		return unless(is, "not an Allocator")
-	}
+	polls, notifies := needs[transport.Poller]("not a Poller"), needs[transport.Notifier]("not a Notifier")
 	matches := func(h Harness, tr transport.Transport) string {
 		_, is := transport.Find[transport.Matcher](tr)
 		return unless(is && h.Partial > 0, "every key works on every rail")
@@ -57,10 +42,10 @@ func optionalRules() []rule {
 		{"PollersMayBeMany", polls, testPollers},
 		{"NotificationsArriveOnceAndAreAcknowledged", notifies, testNotify},
 		{"NotificationsWaitForRoom", notifies, testNotifyRoom},
-		{"ProbesAreAnsweredOnce", probes, testProbe},
-		{"WitnessesHaveHeardOfWhoAnswers", witnesses, testWitness},
-		{"ExplainSaysSomething", explains, testExplain},
-		{"AllocatedMemoryIsZeroedAndWorks", allocates, testAllocator},
+		{"ProbesAreAnsweredOnce", needs[transport.Prober]("not a Prober"), testProbe},
+		{"WitnessesHaveHeardOfWhoAnswers", needs[transport.Witness]("not a Witness"), testWitness},
+		{"ExplainSaysSomething", needs[transport.Explainer]("not an Explainer"), testExplain},
+		{"AllocatedMemoryIsZeroedAndWorks", needs[transport.Allocator]("not an Allocator"), testAllocator},
 	}
 }
 
@@ -90,8 +75,7 @@ func testPoller(t *testing.T, h Harness) {
 	local.Fill(tagMoved, 0, local.Size)
 	for round := range 20 {
 		remote.Fill(tagBefore, 0, remote.Size)
-		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(transport.Write, p.c.Rail(t), local, remote, n, size)
 		if round%3 == 2 { // the waiter leaves early: the transport's own goroutines must go on
 			must[transport.Poller](p.a.Transport).Poll(1, transport.AllClasses)
 			must[transport.Poller](p.a.Transport).Arm()
@@ -189,7 +173,7 @@ func testNotify(t *testing.T, h Harness) {
 		messages = append(messages, fmt.Sprintf("message %d %s", i, strings.Repeat("x", i*i%3000)))
 	}
 	messages = append(messages, strings.Repeat("long", 16<<10)) // 64 KiB, the longest that users may send
-	(&pair{w: p.w, a: p.b, b: p.a, c: back}).notifyAll(t, messages[:10])
+	pairOf(back).notifyAll(t, messages[:10])
 	p.notifyAll(t, messages)
 	p.w.locked(func() {
 		got := map[string]int{}

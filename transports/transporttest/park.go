@@ -15,10 +15,7 @@ import (
 )
 
 func parkRules() []rule {
-	parks := func(_ Harness, tr transport.Transport) string {
-		_, is := transport.Find[transport.Parker](tr)
-		return unless(is, "not a Parker")
-	}
+	parks := needs[transport.Parker]("not a Parker")
 	return []rule{
 		{"SleepersFindWhatWokeThem", parks, testSleeper},
 		{"SleepersMayBeMany", parks, testSleepers},
@@ -139,8 +136,7 @@ func testSleeper(t *testing.T, h Harness) {
 	for round := range 30 {
 		remote.Fill(tagBefore, 0, remote.Size)
 		must[transport.Poller](p.a.Transport).Poll(0, transport.AllClasses) // as a waiter that looks first
-		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(transport.Write, p.c.Rail(t), local, remote, n, size)
 		switch round % 3 {
 		case 0:
 			p.sleepUntil(t, transport.AllClasses, list)

@@ -11,14 +11,15 @@ import (
 )
 
 func pieceRules() []rule {
-	vectors := func(_ Harness, tr transport.Transport) string {
-		return unless(tr.Info().Vectors, "slices of pieces are not understood")
-	}
 	return []rule{
-		{"PiecesArriveWhereTheyBelong", vectors, testPieces},
-		{"PiecesOutsideARegionAreRefused", vectors, testPiecesOutside},
-		{"WithdrawnPiecesNeverLand", vectors, testPiecesWithdrawn},
+		{"PiecesArriveWhereTheyBelong", needsVectors, testPieces},
+		{"PiecesOutsideARegionAreRefused", needsVectors, testPiecesOutside},
+		{"WithdrawnPiecesNeverLand", needsVectors, testPiecesWithdrawn},
 	}
+}
+
+func needsVectors(_ Harness, tr transport.Transport) string {
+	return unless(tr.Info().Vectors, "slices of pieces are not understood")
 }
 
 // grid is many pieces between two operands, each side in an order of its own, with gaps between the places.

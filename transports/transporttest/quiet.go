@@ -70,8 +70,7 @@ func testFence(t *testing.T, h Harness) {
 		op := transport.Op(round & 1)
 		local, remote, _, to := p.aimed(t, op, n*size)
 		rail := p.c.Rail(t)
-		list := p.volley(op, rail, local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(op, rail, local, remote, n, size)
 		p.fence(rail)
 		require.Zero(t, p.c.Submit(p.c.Slice(op, rail, local, 0, remote, 0, size)))
 		failed := p.ended(t, list, to, size, errs.Withdrawn, errs.Lost)

@@ -31,8 +31,7 @@ func (n *Node) changing(t *testing.T, pages int, permission mem.Permission) *cha
 	}
 	m := newMemory(t, pages*page-2*band, uint64(max(n.Info.Alignment, 2)), pool)
 	m.undo = func() { _ = unix.Munmap(raw) }
-	n.w.locked(func() { n.w.memories = append(n.w.memories, m) })
-	return &changing{n.RegisterMemory(t, m, permission), pages, page}
+	return &changing{n.RegisterMemory(t, n.w.keep(m), permission), pages, page}
 }
 
 // replace maps fresh pages, with the old bytes, in the place of a range, and returns a view of the old ones.

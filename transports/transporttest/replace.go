@@ -19,10 +19,7 @@ func replaceRules() []rule {
 }
 
 func needsReplace(h Harness, _ transport.Transport) string {
-	if h.Replace == nil {
-		return "the descriptors of its regions never change"
-	}
-	return ""
+	return unless(h.Replace != nil, "the descriptors of its regions never change")
 }
 
 // testForget uses a key that was forgotten while others are imported. Its slices reach their own region, or none.

@@ -136,8 +136,7 @@ func testRevokeReads(t *testing.T, h Harness) {
 	for round := range 5 {
 		local, remote := p.operands(t, n*size)
 		remote.Fill(tagMoved, 0, remote.Size)
-		list := p.volley(transport.Read, p.c.Rail(t), local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(transport.Read, p.c.Rail(t), local, remote, n, size)
 		if round > 0 {
 			p.c.Wait(t, list[:min(round, len(list))]...)
 		}
@@ -164,8 +163,7 @@ func testRevokeOthers(t *testing.T, h Harness) {
 	s.await(t, 10)
 	for range 10 {
 		victim := p.c.Import(t, p.b.Register(t, 4*size, mem.GlobalReadWrite))
-		list := p.volley(transport.Write, rail, local, victim, 4, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(transport.Write, rail, local, victim, 4, size)
 		victim.Revoke(t, nil)
 		p.c.Wait(t, list...)
 	}
@@ -184,8 +182,7 @@ func testFencedNew(t *testing.T, h Harness) {
 	local, remote := p.operands(t, n*size)
 	local.Fill(tagMoved, 0, local.Size)
 	for range 10 {
-		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(transport.Write, p.c.Rail(t), local, remote, n, size)
 		p.c.Fence(t, remote, nil)
 		remote.Fill(tagAfter, 0, remote.Size)
 		for _, end := range p.c.Wait(t, list...) {
@@ -211,8 +208,7 @@ func testFencedReads(t *testing.T, h Harness) {
 	for round := range 5 {
 		remote.Fill(tagMoved, 0, remote.Size)
 		local.Fill(tagBefore, 0, local.Size)
-		list := p.volley(transport.Read, p.c.Rail(t), local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(transport.Read, p.c.Rail(t), local, remote, n, size)
 		if round > 0 {
 			p.c.Wait(t, list[:min(round, len(list))]...)
 		}
@@ -285,8 +281,7 @@ func requireFenced(t *testing.T, err *errs.Error) {
 func testFencedPeer(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	size := fit(p.c, 4096)
-	other := &pair{w: p.w, a: p.w.Open("c"), b: p.b}
-	other.c = other.a.Connect(t, p.b)
+	other := pairOf(p.w.Open("c").Connect(t, p.b))
 	own := p.b.Register(t, 16*size, mem.GlobalReadWrite)
 	mine, theirs := p.c.Import(t, own), other.c.Import(t, own)
 	local, far := p.a.Register(t, 16*size, mem.LocalReadWrite), other.a.Register(t, 16*size, mem.LocalReadWrite)
@@ -364,8 +359,7 @@ func testFencedStopped(t *testing.T, h Harness) {
 func testRevokePeer(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	size := fit(p.c, 4096)
-	other := &pair{w: p.w, a: p.w.Open("c"), b: p.b}
-	other.c = other.a.Connect(t, p.b)
+	other := pairOf(p.w.Open("c").Connect(t, p.b))
 	own := p.b.Register(t, size, mem.GlobalReadWrite)
 	mine, theirs := p.c.Import(t, own), other.c.Import(t, own)
 	local, far := p.a.Register(t, size, mem.LocalReadWrite), other.a.Register(t, size, mem.LocalReadWrite)

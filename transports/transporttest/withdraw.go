@@ -36,8 +36,7 @@ func withdrawAll(t *testing.T, h Harness, op transport.Op) {
 	}
 	for range rounds {
 		to.Fill(tagBefore, 0, to.Size)
-		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(op, p.c.Rail(t), local, remote, n, size)
 		p.a.Transport.Withdraw(list)
 		p.a.Transport.Withdraw(list) // asking again changes nothing
 		failed := p.ended(t, list, to, size, errs.Withdrawn)
@@ -67,8 +66,7 @@ func testWithdrawSome(t *testing.T, h Harness) {
 	size := fit(p.c, 50_000)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
 		local, remote, _, to := p.aimed(t, op, n*size)
-		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
-		list = list[:p.c.Submit(list...)]
+		list := p.launch(op, p.c.Rail(t), local, remote, n, size)
 		var some []*transport.Slice
 		for i := 0; i < len(list); i += 3 {
 			some = append(some, list[i])

@@ -78,15 +78,12 @@ func (w *World) Open(name string) *Node { return w.open(name, 2, nil) }
 
 // open is Open with a sink that counts, nil for the one that records.
 func (w *World) open(name string, rails int, sink *counter) *Node {
-	w.mu.Lock()
-	w.births++
 	n := &Node{w: w, name: name, described: map[transport.LocalKey]transport.Descriptor{},
 		rails: map[railKey]transport.RailInfo{}, newest: map[railKey]uint32{},
 		ended: map[transport.Rail]bool{},
 		ready: map[transport.Rail]int{}, linkDown: map[transport.Link]*errs.Error{},
 		epochs: map[transport.Link]transport.Epoch{}}
-	n.Peer = transport.Peer{Address: name + ":1", Name: name, MachineID: "machine", ID: transport.NumberedID(w.births)}
-	w.mu.Unlock()
+	n.Peer = transport.Peer{Address: name + ":1", Name: name, MachineID: "machine", ID: transport.NumberedID(w.birth())}
 	if w.h.Join != nil {
 		n.plane = w.h.Join(w.t, n)
 	}
@@ -150,6 +147,9 @@ func (w *World) locked(f func()) {
 func (w *World) complain(format string, args ...any) {
 	w.complaints = append(w.complaints, fmt.Sprintf(format, args...))
 }
+
+// report is complain for callers that have not locked the world.
+func (w *World) report(format string, args ...any) { w.locked(func() { w.complain(format, args...) }) }
 
 // finish closes the nodes and checks the invariants of every test.
 func (w *World) finish() {
@@ -234,7 +234,7 @@ func (h host) Log() *slog.Logger {
 type errorLog host
 
 func (e errorLog) Write(line []byte) (int, error) {
-	e.n.w.locked(func() { e.n.w.complain("%s: %s", e.n.Peer.Address, line) })
+	e.n.w.report("%s: %s", e.n.Peer.Address, line)
 	return len(line), nil
 }
 
@@ -283,10 +283,19 @@ func (w *World) memory(size int, alignment uint64, d *Device) *Memory {
 	} else {
 		m = newMemory(w.t, size, alignment, w.h.Pool)
 	}
-	w.mu.Lock()
-	w.memories = append(w.memories, m)
-	w.mu.Unlock()
+	return w.keep(m)
+}
+
+// keep checks the guard bands of a memory at the end, and frees it.
+func (w *World) keep(m *Memory) *Memory {
+	w.locked(func() { w.memories = append(w.memories, m) })
 	return m
+}
+
+// birth numbers nodes, regions and files.
+func (w *World) birth() (number uint64) {
+	w.locked(func() { w.births++; number = w.births })
+	return number
 }
 
 // region describes a memory for Register.
