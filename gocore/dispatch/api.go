@@ -109,6 +109,21 @@ type RailOptions struct {
 	rail.Settings
 }
 
+// withDefaults fills fields that are zero, some of them from the options of the core.
+func (o RailOptions) withDefaults(core *Options) RailOptions {
+	if o.Ageing <= 0 {
+		o.Ageing = core.Ageing
+	}
+	if o.SuspectAfter <= 0 {
+		o.SuspectAfter = core.SuspectAfter
+	}
+	if o.Penalties == [3]float64{} {
+		o.Penalties = penaltiesUsual
+	}
+	o.Settings = o.Settings.WithDefaults()
+	return o
+}
+
 // withDefaults fills fields that are zero.
 func (o Options) withDefaults() Options {
 	number := func(p *int, v int) {
@@ -140,7 +155,6 @@ func (o Options) withDefaults() Options {
 	if o.WindowBytes == 0 {
 		o.WindowBytes = 4 << 20
 	}
-	o.Rail = o.Rail.WithDefaults()
 	return o
 }
 

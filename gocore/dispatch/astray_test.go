@@ -122,7 +122,7 @@ func TestATaskWhoseEndIsAskedForBeginsNowhere(t *testing.T) {
 			r.refuse(gone())
 			end(r, b)
 			require.Equal(t, state, r.status(b).State)
-			require.Nil(t, r.core.FreeBatch(b, r.now))
+			require.Nil(t, r.core.FreeBatch(b))
 			r.core.Relocate(&r.astray[0], to(r.core, id), 0, nil, r.now) // the answer is late
 			require.Empty(t, r.wait(time.Second))
 			require.Zero(t, r.core.Pending())

@@ -231,7 +231,7 @@ func (c *Core) Cancel(id BatchID, first, n int, now clock.Time) (int, *errs.Erro
 
 // FreeBatch gives a batch back. Its id is stale from now on; pending tasks go on, and the batch goes when the last one
 // ends. Errors: Stale.
-func (c *Core) FreeBatch(id BatchID, _ clock.Time) *errs.Error {
+func (c *Core) FreeBatch(id BatchID) *errs.Error {
 	if invariants {
 		defer c.checkInvariants()
 	}

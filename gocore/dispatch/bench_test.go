@@ -60,7 +60,7 @@ func (l *loop) turn(tb testing.TB) {
 	for l.core.Outstanding() > 0 || l.core.Pending() > 0 {
 		l.pass()
 	}
-	if err := l.core.FreeBatch(b, l.now); err != nil {
+	if err := l.core.FreeBatch(b); err != nil {
 		tb.Fatal(err)
 	}
 }

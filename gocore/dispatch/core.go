@@ -110,20 +110,9 @@ func New(options Options) *Core {
 		c.failovers[i] = make([]uint64, len(c.failovers))
 	}
 	for _, o := range c.options.Rails {
-		if o.Ageing <= 0 {
-			o.Ageing = c.options.Ageing
-		}
-		o.Settings = o.Settings.WithDefaults()
-		if o.Penalties == [3]float64{} {
-			o.Penalties = penaltiesUsual
-		}
-		if o.SuspectAfter <= 0 {
-			o.SuspectAfter = c.options.SuspectAfter
-		}
-		c.railed = append(c.railed, o)
+		c.railed = append(c.railed, o.withDefaults(&c.options))
 	}
-	c.standard = RailOptions{Ageing: c.options.Ageing, Settings: c.options.Rail.WithDefaults(),
-		Penalties: penaltiesUsual, SuspectAfter: c.options.SuspectAfter}
+	c.standard = RailOptions{Settings: c.options.Rail}.withDefaults(&c.options)
 	return c
 }
 

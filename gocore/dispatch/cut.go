@@ -351,7 +351,7 @@ func continues(a, b *TaskSpec) bool {
 // postSlice fills a slice for a piece and its siblings and puts it into the effects of this step.
 func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) {
 	l, t := r.link, p.task
-	hop := &p.route.Hops[p.hop]
+	hop := p.way()
 	a := c.attempts.Get()
 	c.ids++
 	t.spec.SliceOver(hop, &a.Slice)

@@ -11,9 +11,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// device is a local NIC: the rails, over all links, that share a wire at our end. One peer's LOW bytes
-// on the wire are ahead of another peer's HIGH bytes, so order and the window of LOW are kept by NIC as well as by
-// rail.
+// device is a local NIC: the rails, over all links, that share a wire at our end. One peer's LOW bytes on the wire are
+// ahead of another peer's HIGH bytes, so order and the window of LOW are kept by NIC as well as by rail.
 //
 // Of a link with one rail and a NIC with one link nothing here costs anything but a few additions a slice.
 type device struct {
@@ -327,8 +326,7 @@ func (d *device) lowRoom(r *railState, want uint64) bool {
 	if !d.shared || low == 0 {
 		return true
 	}
-	switch {
-	case d.woken != nil && d.woken != r.link, d.woken == nil && d.held.Len() > 0 && d.held.First().link != r.link:
+	if d.woken != nil && d.woken != r.link || d.woken == nil && d.held.Len() > 0 && d.held.First().link != r.link {
 		return false
 	}
 	return low+want <= d.lowWindow(r)

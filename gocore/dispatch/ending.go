@@ -165,9 +165,7 @@ func (c *Core) fenceBounds(now clock.Time) {
 	for i := range c.ending {
 		for t := c.ending[i].First(); t != nil && t.progress.Add(c.fenceBound(i)) <= now; t = c.ending[i].First() {
 			if unasked(t) {
-				t.watch.Unlink()
-				t.progress = now
-				c.ending[i].PushBack(&t.watch, t)
+				c.awaitSlices(t, i, now)
 				continue
 			}
 			c.endDirty(t, now)
@@ -322,11 +320,11 @@ func (c *Core) lastSign(t *task) clock.Time {
 		if p.attempt != nil {
 			last = max(last, p.attempt.rail.noted)
 		} else {
-			last = max(last, c.waitSign(p.route.Hops[p.hop].Link, t))
+			last = max(last, c.waitSign(p.way().Link, t))
 		}
 	}
 	if t.cursor < t.spec.Length {
-		last = max(last, c.waitSign(t.path().Hops[0].Link, t))
+		last = max(last, c.waitSign(t.begin().Link, t))
 	}
 	return last
 }

@@ -333,7 +333,7 @@ func TestTheRemainsOfADirtyBatch(t *testing.T) {
 		if quiesces {
 			continue
 		}
-		require.Nil(t, r.core.FreeBatch(b, r.now))
+		require.Nil(t, r.core.FreeBatch(b))
 		require.Nil(t, r.core.Remains(b), "it was freed")
 		r.core.PeerGone(1, nil, r.now)
 		r.finish(0, nil)

@@ -208,14 +208,6 @@ func (c *Core) attribute(err *errs.Error, r *railState) *errs.Error {
 		return err
 	}
 	full := *err
-	if full.Peer == "" {
-		full.Peer = r.link.peer.name
-	}
-	if full.Transport == "" {
-		full.Transport = c.transportName(r.link.spec.Transport)
-	}
-	if full.Rail == "" {
-		full.Rail = r.name()
-	}
-	return &full
+	return full.WithPeer(cmp.Or(err.Peer, r.link.peer.name),
+		cmp.Or(err.Transport, c.transportName(r.link.spec.Transport)), cmp.Or(err.Rail, r.name()))
 }

@@ -220,7 +220,7 @@ func TestAFenceOfThePeerEndsWhatBeganBefore(t *testing.T) {
 	}
 	b := r.submitAll(spec(region, 4), spec(region, 4), spec(other, 4), spec(region, 5))
 	freed := r.submitAll(spec(region, 4))
-	require.Nil(t, r.core.FreeBatch(freed, r.now))
+	require.Nil(t, r.core.FreeBatch(freed))
 	require.Len(t, r.out, 2, "the others wait")
 	// The news comes over the link that none of them takes, beside news of nobody's region.
 	r.core.Fenced(map[RegionKey]transport.Epoch{{slow, 1}: 5, {slow, 9}: 9, {77, 1}: 9, {fast, 0}: 9}, r.now)

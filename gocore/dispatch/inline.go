@@ -78,8 +78,7 @@ func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservatio
 	l.outstanding += n
 	c.ids += uint64(n)
 	return Reservation{Transport: l.spec.Transport, Rail: r.id, Id: c.ids - uint64(n) + 1, link: l, batch: b,
-		class: first.Class,
-		tasks: n, requests: requests, begun: now}, true
+		class: first.Class, tasks: n, requests: requests, begun: now}, true
 }
 
 // quiet reports whether the link has nothing that work of a class would pass. Slices of its own class that are under
@@ -103,13 +102,13 @@ func (l *link) takes(s *TaskSpec, r *railState) bool {
 	route := &s.Plan.Routes[0]
 	return len(route.Hops) == 1 && route.Hops[0].Link == l.id && s.Length <= l.spec.Info.SliceMax &&
 		(s.Parts == nil || l.spec.Info.Vectors) && fits(s, 0) && !l.named(s.Plan.Devices) &&
-		(route.Hops[0].Rails == 0 || route.Hops[0].Rails&r.bit() != 0)
+		r.planned(&route.Hops[0])
 }
 
 // best is a healthy rail with room on which the keys of a hop work, nil if there is none.
 func (l *link) best(hop *plan.Hop) *railState {
 	for _, r := range l.rails {
-		if r != nil && !r.full && r.healthy() && (hop.Rails == 0 || hop.Rails&r.bit() != 0) {
+		if r != nil && !r.full && r.healthy() && r.planned(hop) {
 			return r
 		}
 	}

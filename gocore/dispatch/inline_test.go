@@ -70,7 +70,7 @@ func TestWhatWasCarriedOutAtOnceHasCompleted(t *testing.T) {
 	require.EqualValues(t, 2, k.Attempts[transport.Write])
 	require.EqualValues(t, 9*3000, k.ByOp[transport.Write].Latency.Sum)
 	require.Empty(t, r.step(), "there is nothing to cut")
-	require.Nil(t, r.core.FreeBatch(b, r.now))
+	require.Nil(t, r.core.FreeBatch(b))
 }
 
 func TestABatchThatIsFreedMeanwhileGoesWithTheRecord(t *testing.T) {
@@ -78,7 +78,7 @@ func TestABatchThatIsFreedMeanwhileGoesWithTheRecord(t *testing.T) {
 	specs := []TaskSpec{small(to(r.core, r.direct(1<<20)), High, 100)}
 	b, held, ok := r.reserve(specs...)
 	require.True(t, ok)
-	require.Nil(t, r.core.FreeBatch(b, r.now))
+	require.Nil(t, r.core.FreeBatch(b))
 	require.Empty(t, r.core.vacant, "its slot is not given to another batch yet")
 	r.core.Record(&held, specs, r.now)
 	require.Len(t, r.core.vacant, 1)
@@ -95,7 +95,7 @@ func TestNobodyIsPassedByWhatIsCarriedOutAtOnce(t *testing.T) {
 				if ok {
 					r.core.Unreserve(&held)
 				}
-				require.Nil(t, r.core.FreeBatch(b, r.now))
+				require.Nil(t, r.core.FreeBatch(b))
 				return ok
 			}
 			require.True(t, try())

@@ -123,7 +123,7 @@ func (c *Core) checkLink(l *link) {
 			}
 		}
 		for p := q.pieces.First(); p != nil; p = p.queue.After() {
-			if p.state != pieceQueued || p.route.Hops[p.hop].Link != l.id || int(p.task.spec.Class) != class {
+			if p.state != pieceQueued || p.way().Link != l.id || int(p.task.spec.Class) != class {
 				violated("link %#x: a piece of %d bytes does not belong into the queue of class %d", l.id, p.length,
 					class)
 			}
@@ -140,7 +140,7 @@ func (c *Core) checkLink(l *link) {
 
 // checkFresh returns the fresh bytes of a queued task.
 func (c *Core) checkFresh(l *link, q *classQueue, t *task, class int) uint64 {
-	if t.queue.in != q || !t.live() || int(t.spec.Class) != class || t.path().Hops[0].Link != l.id ||
+	if t.queue.in != q || !t.live() || int(t.spec.Class) != class || t.begin().Link != l.id ||
 		t.cursor >= t.spec.Length {
 		violated("link %#x: a task of %d bytes with %d cut does not belong into the queue of class %d", l.id,
 			t.spec.Length, t.cursor, class)

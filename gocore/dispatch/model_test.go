@@ -379,7 +379,7 @@ func (m *model) verify() {
 		}
 	}
 	for _, id := range m.batches {
-		require.Nil(k.t, m.core.FreeBatch(id, m.now))
+		require.Nil(k.t, m.core.FreeBatch(id))
 	}
 	m.leaks()
 	m.owners.verify()

@@ -79,6 +79,9 @@ type piece struct {
 	staged      bool // holds slots
 }
 
+// way is the hop that the piece takes next.
+func (p *piece) way() *plan.Hop { return &p.route.Hops[p.hop] }
+
 // become changes the state of a piece and takes it out of wherever it waited.
 func (p *piece) become(to pieceState) {
 	if invariants && pieceMoves[p.state]&(1<<to) == 0 {

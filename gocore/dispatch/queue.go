@@ -127,7 +127,7 @@ func (c *Core) queueFresh(l *link, q *classQueue, t *task, front bool) {
 // queuePiece puts a piece that waits before the fresh bytes of its class; front: before other pieces, too.
 func (c *Core) queuePiece(p *piece, front bool, now clock.Time) {
 	t := p.task
-	l := c.linkFor(t, p.route.Hops[p.hop].Link, now)
+	l := c.linkFor(t, p.way().Link, now)
 	if l == nil {
 		return
 	}

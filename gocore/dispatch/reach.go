@@ -16,9 +16,12 @@ import (
 //
 // Rails from index 63 on share a bit, so the keys work on all of them or on none.
 
+// planned reports whether the plan has the rail for a hop.
+func (r *railState) planned(hop *plan.Hop) bool { return hop.Rails == 0 || hop.Rails&r.bit() != 0 }
+
 // reaches reports whether the keys of a hop work on the rail, as far as is known.
 func (r *railState) reaches(t *task, hop *plan.Hop) bool {
-	return (hop.Rails == 0 || hop.Rails&r.bit() != 0) && (t.barred&r.bit() == 0 || t.barredOn != hop.Link)
+	return r.planned(hop) && (t.barred&r.bit() == 0 || t.barredOn != hop.Link)
 }
 
 // isKeyed reports whether the task may not use every rail of a hop's link.
@@ -43,12 +46,6 @@ func (l *link) reached(t *task, hop *plan.Hop) (rank int, nics, nodes uint64) {
 	}
 	return rank, nics, nodes
 }
-
-// way is the hop that the piece takes next.
-func (p *piece) way() *plan.Hop { return &p.route.Hops[p.hop] }
-
-// begin is the first hop of the task's route, which its fresh bytes take.
-func (t *task) begin() *plan.Hop { return &t.path().Hops[0] }
 
 // hopFitness is that of a hop's link, for a task that may not use every rail of it.
 func (c *Core) hopFitness(t *task, hop *plan.Hop) fitness {

@@ -146,7 +146,7 @@ func (a *attempt) keyReplaced(err *errs.Error) bool {
 // retryPiece, which counts the try. The piece is idle, its task is live.
 func (c *Core) rekeyPiece(p *piece, a *attempt, now clock.Time) bool {
 	t, l := p.task, a.rail.link
-	hop := &p.route.Hops[p.hop]
+	hop := p.way()
 	if p.index != t.route || hop.Link != l.id {
 		return false
 	}
@@ -188,7 +188,7 @@ func (c *Core) Refreshed(number uint32, now clock.Time) {
 	peer.stale = false
 	list := &c.parked[retryRungs-1]
 	for p := list.First(); p != nil; {
-		if l := c.link(p.route.Hops[p.hop].Link); l != nil && l.peer == peer {
+		if l := c.link(p.way().Link); l != nil && l.peer == peer {
 			p = c.requeue(list, p, false, now)
 		} else {
 			p = p.queue.After()

@@ -29,7 +29,7 @@ func (r *rig) visit(peer int) plan.LinkID {
 	up(1, 2)
 	r.drain()
 	require.Equal(r, Completed, r.status(b).State)
-	require.Nil(r, r.core.FreeBatch(b, r.now))
+	require.Nil(r, r.core.FreeBatch(b))
 	for index, generation := range []int{1, 2} {
 		r.core.RailDown(id, railOf(id, index, generation), nil, r.now)
 	}

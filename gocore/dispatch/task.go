@@ -57,6 +57,9 @@ func (t *task) live() bool { return t.state == Pending && t.verdict == Initial }
 
 func (t *task) path() *plan.Route { return &t.spec.Plan.Routes[t.route] }
 
+// begin is the first hop of the task's route, which its fresh bytes take.
+func (t *task) begin() *plan.Hop { return &t.path().Hops[0] }
+
 // attempt is one slice that was handed out. The transport's pointer to the slice is a pointer to the attempt.
 //
 // Attempts are allocated one by one and those that were withdrawn are left to the garbage collector: a withdrawal that
@@ -109,7 +112,8 @@ func (c *Core) lateFor(t *task) *errs.Error {
 		return errDeadline
 	}
 	if l.peer.late == nil {
-		l.peer.late = errs.New(errs.Timeout, "transfer", "the deadline has passed").WithPeer(l.peer.name, "", "")
+		late := *errDeadline
+		l.peer.late = late.WithPeer(l.peer.name, "", "")
 	}
 	return l.peer.late
 }

@@ -29,7 +29,7 @@ func TestEventsOfATaskBearTheTraceOfItsBatch(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, traced)
-	require.Nil(t, r.core.FreeBatch(b, r.now))
+	require.Nil(t, r.core.FreeBatch(b))
 	again := r.submit(to(r.core, id), High, 1<<20, clock.Never)
 	sum, err = r.core.Summary(again)
 	require.Nil(t, err)

@@ -353,7 +353,7 @@ func (e *Engine) release(b *batch) {
 		clear(b.lists)
 		b.lists = b.lists[:0]
 	}
-	if err := e.core.FreeBatch(b.id, b.started); err != nil {
+	if err := e.core.FreeBatch(b.id); err != nil {
 		e.log.Error("free batch", "batch", uint64(b.id), "err", err)
 	}
 	b.closeHolds()
