@@ -108,16 +108,20 @@ func (a *attempt) leave(n *Network) {
 	s := &a.rail.path.shape
 	way := clock.Time(s.Delay) + n.upTo(clock.Time(s.Jitter))
 	if n.chance(s.Loss) {
-		n.schedule(event{kind: lost, attempt: a, life: a.life, rail: a.rail}, s.giveUp())
+		n.schedule(a.event(lost, nil), s.giveUp())
 		return
 	}
 	a.copies, a.lostAck = 1, n.chance(s.LostAck)
-	n.schedule(event{kind: arrived, attempt: a, life: a.life, rail: a.rail, node: a.rail.link.to}, way)
+	n.schedule(a.event(arrived, a.rail.link.to), way)
 	if n.chance(s.Duplicate) {
 		a.copies = 2
-		n.schedule(event{kind: arrived, attempt: a, life: a.life, rail: a.rail, node: a.rail.link.to},
-			way+1+n.upTo(clock.Time(s.LateBy)))
+		n.schedule(a.event(arrived, a.rail.link.to), way+1+n.upTo(clock.Time(s.LateBy)))
 	}
+}
+
+// event is one of the slice that travels on its rail to a node, nil for none.
+func (a *attempt) event(k kind, to *Transport) event {
+	return event{kind: k, attempt: a, life: a.life, rail: a.rail, node: to}
 }
 
 // arrive is at the peer: a WRITE lands there, a READ is answered with data.
@@ -131,7 +135,7 @@ func (a *attempt) arrive(n *Network) {
 		back += n.upTo(clock.Time(s.LateBy))
 	}
 	if !a.landsThere() {
-		n.schedule(event{kind: data, attempt: a, life: a.life, rail: a.rail, node: a.rail.link.owner}, back)
+		n.schedule(a.event(data, a.rail.link.owner), back)
 		return
 	}
 	if a.rail.link.owner.posts(a) {
@@ -150,7 +154,7 @@ func (a *attempt) arrive(n *Network) {
 	if a.lostAck {
 		kind, back = lost, s.giveUp()
 	}
-	n.schedule(event{kind: kind, attempt: a, life: a.life, rail: a.rail, node: a.rail.link.owner}, back)
+	n.schedule(a.event(kind, a.rail.link.owner), back)
 }
 
 // landsThere reports whether the peer writes the destination.

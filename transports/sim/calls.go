@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -27,12 +28,9 @@ func (l *link) expect(done func(*errs.Error)) *pending {
 
 // finish answers a call, once.
 func (p *pending) finish(err *errs.Error) {
-	for i, other := range p.link.calls {
-		if other == p {
-			p.link.calls = append(p.link.calls[:i], p.link.calls[i+1:]...)
-			p.link.owner.emit(delivery{news: called, do: func() { p.done(err) }})
-			return
-		}
+	if i := slices.Index(p.link.calls, p); i >= 0 {
+		p.link.calls = slices.Delete(p.link.calls, i, i+1)
+		p.link.owner.emit(delivery{news: called, do: func() { p.done(err) }})
 	}
 }
 

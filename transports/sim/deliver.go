@@ -69,7 +69,7 @@ func (b *completions) deliver(list []delivery) {
 		case railDown:
 			d.to.sink.RailDown(d.rail, d.cause)
 		case linkDown:
-			d.to.sink.LinkDown(d.info.Rail.Link, d.cause)
+			d.to.sink.LinkDown(d.rail.Link, d.cause)
 		case called:
 			d.do()
 		}

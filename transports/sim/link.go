@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,8 +122,13 @@ func (l *link) target() *Transport {
 }
 
 func (l *link) gone() *errs.Error {
-	return errs.New(errs.PeerUnreachable, "sim", "the peer is not there").
-		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
+	return l.attribute(errs.New(errs.PeerUnreachable, "sim", "the peer is not there").
+		WithScope(errs.ScopeLink, errs.SideRemote))
+}
+
+// attribute fills in peer and transport of an error of the link.
+func (l *link) attribute(err *errs.Error) *errs.Error {
+	return err.WithPeer(l.peer.Address, l.owner.name, "")
 }
 
 // dial is the handshake's arrival at the peer's address.
@@ -137,9 +143,8 @@ func (l *link) dial() {
 	}
 	err := l.gone()
 	if other := n.find(l.owner.name, l.peer.Address, transport.ID{}); other != nil {
-		err = errs.New(errs.PeerRestarted, "sim.dial", "%v answers, not %v", other.self.ID,
-			l.peer.ID).
-			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
+		err = l.attribute(errs.New(errs.PeerRestarted, "sim.dial", "%v answers, not %v", other.self.ID, l.peer.ID).
+			WithScope(errs.ScopeLink, errs.SideRemote))
 	}
 	l.fail(err)
 }
@@ -156,11 +161,15 @@ func (l *link) connect() {
 
 func (l *link) late() {
 	if !l.connected && !l.detached && l.down == nil {
-		l.down = errs.New(errs.Timeout, "sim.dial", "no answer within %v", time.Duration(dialLimit)).
-			WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.Address, l.owner.name, "")
-		l.owner.emit(delivery{news: linkDown, info: transport.RailInfo{Rail: transport.Rail{Link: l.id}},
-			cause: l.down})
+		l.down = l.attribute(errs.New(errs.Timeout, "sim.dial", "no answer within %v", time.Duration(dialLimit)).
+			WithScope(errs.ScopeLink, errs.SideUnknown))
+		l.reportDown()
 	}
+}
+
+// reportDown says to the sink why the link is down.
+func (l *link) reportDown() {
+	l.owner.emit(delivery{news: linkDown, rail: transport.Rail{Link: l.id}, cause: l.down})
 }
 
 // fail ends the link for good: its peer is gone, so nothing of it can land any more.
@@ -170,13 +179,15 @@ func (l *link) fail(err *errs.Error) {
 	}
 	l.down, l.connected = err, false
 	for _, r := range l.rails {
-		r.up = false
-		r.acked, r.flushing = nil, false
+		r.stop()
 		r.end(err)
 	}
 	l.finishCalls(err)
-	l.owner.emit(delivery{news: linkDown, info: transport.RailInfo{Rail: transport.Rail{Link: l.id}}, cause: err})
+	l.reportDown()
 }
+
+// stop ends the rail of a link that ends: nobody has to hear of it.
+func (r *rail) stop() { r.up, r.acked, r.flushing = false, nil, false }
 
 // comeUp brings a rail up as soon as both ends are ready and nothing of its last generation is outstanding.
 func (r *rail) comeUp() {
@@ -202,6 +213,12 @@ func (r *rail) comeUp() {
 	}}, 2*clock.Time(r.path.shape.Delay))
 }
 
+// attribute fills in peer, transport and rail of an error of the rail.
+func (r *rail) attribute(err *errs.Error) *errs.Error {
+	t := r.link.owner
+	return err.WithPeer(r.link.peer.Address, t.name, railName(t.self.Address, r.path.index))
+}
+
 // goDown ends the rail's generation.
 func (r *rail) goDown(cause *errs.Error) {
 	if r.up {
@@ -213,8 +230,7 @@ func (r *rail) goDown(cause *errs.Error) {
 // breakDown carries out Down: both ends close their half for good, so everything outstanding ends here, landed or not.
 func (r *rail) breakDown() {
 	t := r.link.owner
-	cause := errs.New(errs.Lost, "sim", "rail broke").WithScope(errs.ScopeRail, errs.SidePath).
-		WithPeer(r.link.peer.Address, t.name, railName(t.self.Address, r.path.index))
+	cause := r.attribute(errs.New(errs.Lost, "sim", "rail broke").WithScope(errs.ScopeRail, errs.SidePath))
 	r.goDown(cause)
 	for _, a := range t.attempts {
 		if a.slice != nil && a.rail == r && a.wired && !a.landed && !a.void && t.network.chance(0.5) {
@@ -257,12 +273,7 @@ func (r *rail) pump() {
 // unhook takes the link's rails off their paths.
 func (l *link) unhook() {
 	for _, r := range l.rails {
-		for i, other := range r.path.rails {
-			if other == r {
-				r.path.rails = append(r.path.rails[:i], r.path.rails[i+1:]...)
-				break
-			}
-		}
+		r.path.rails = slices.DeleteFunc(r.path.rails, func(other *rail) bool { return other == r })
 	}
 }
 

@@ -74,9 +74,8 @@ func (l *link) decode(d transport.Descriptor) (imported, *errs.Error) {
 			l.owner.name, len(d))
 	}
 	if made := transport.ID(d[4:20]); made != l.peer.ID {
-		return imported{}, errs.New(errs.PeerRestarted, "sim.import", "the descriptor is of %v, the link of %v",
-			made, l.peer.ID).
-			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
+		return imported{}, l.attribute(errs.New(errs.PeerRestarted, "sim.import",
+			"the descriptor is of %v, the link of %v", made, l.peer.ID).WithScope(errs.ScopeLink, errs.SideRemote))
 	}
 	return imported{transport.LocalKey(binary.LittleEndian.Uint64(d[20:])), binary.LittleEndian.Uint32(d[28:])}, nil
 }
@@ -102,7 +101,7 @@ func (a *attempt) ends() (local, remote *region, err *errs.Error) {
 	case remote == nil:
 		return nil, nil, a.refusal(errs.AddressNotRegistered, errs.SideRemote, "the remote key is not registered")
 	case name.version < remote.oldest:
-		return nil, nil, transport.Replaced("sim.slice").WithPeer(l.peer.Address, t.name, "")
+		return nil, nil, l.attribute(transport.Replaced("sim.slice"))
 	}
 	if remote.file != nil { // it may have grown or shrunk
 		remote.Addr, remote.Size = remote.file.place()
@@ -159,9 +158,7 @@ func (a *attempt) check(local, remote *region) *errs.Error {
 }
 
 func (a *attempt) refusal(code errs.Code, side errs.Side, cause string) *errs.Error {
-	l := a.rail.link
-	return errs.New(code, "sim."+a.slice.Op.String(), "%s", cause).WithScope(errs.ScopeSlice, side).
-		WithPeer(l.peer.Address, l.owner.name, railName(l.owner.self.Address, a.rail.path.index))
+	return a.rail.attribute(errs.New(code, "sim."+a.slice.Op.String(), "%s", cause).WithScope(errs.ScopeSlice, side))
 }
 
 func (a *attempt) copy(local, remote *region) *errs.Error {
@@ -201,9 +198,7 @@ func copyBy(p device.Platform, s *transport.Slice, remote uintptr) (err error) {
 }
 
 func (a *attempt) fenced() *errs.Error {
-	l := a.rail.link
-	return transport.Fenced("sim."+a.slice.Op.String()).WithPeer(l.peer.Address, l.owner.name,
-		railName(l.owner.self.Address, a.rail.path.index))
+	return a.rail.attribute(transport.Fenced("sim." + a.slice.Op.String()))
 }
 
 // land moves the bytes, at this virtual moment.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -73,12 +74,8 @@ func (n *Network) wish(where Where, what string, do func(*path)) {
 			do(p)
 		}
 	}
-	for i := len(n.wishes) - 1; i >= 0; i-- { // the newest of its kind is enough
-		if old := n.wishes[i]; old.where == where && old.what == what {
-			n.wishes = append(n.wishes[:i], n.wishes[i+1:]...)
-		}
-	}
-	n.wishes = append(n.wishes, wish{where, what, do})
+	n.wishes = slices.DeleteFunc(n.wishes, func(old wish) bool { return old.where == where && old.what == what })
+	n.wishes = append(n.wishes, wish{where, what, do}) // the newest of its kind is enough
 }
 
 // path finds or makes the path between two engines.

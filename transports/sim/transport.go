@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -259,18 +260,12 @@ func (t *Transport) Detach(id transport.Link) {
 
 func (t *Transport) detach(l *link) {
 	l.detached = true
-	for i, other := range t.order {
-		if other == l {
-			t.order = append(t.order[:i], t.order[i+1:]...)
-			break
-		}
-	}
+	t.order = slices.DeleteFunc(t.order, func(other *link) bool { return other == l })
 	l.finishCalls(errs.New(errs.Canceled, "sim", "the link was detached").WithScope(errs.ScopeLink, errs.SideLocal))
 	to, left := l.target(), false
 	told := to == nil || (!to.stopped && l.reachable(to))
 	for _, r := range l.rails {
-		r.up = false
-		r.acked, r.flushing = nil, false
+		r.stop()
 	}
 	for _, a := range t.attempts {
 		switch {
@@ -398,12 +393,7 @@ func (t *Transport) end(cause *errs.Error) {
 	for _, a := range t.attempts {
 		a.life, a.slice = 0, nil // an unproved slice: nothing of it moves any more
 	}
-	for i, other := range n.nodes {
-		if other == t {
-			n.nodes = append(n.nodes[:i], n.nodes[i+1:]...)
-			break
-		}
-	}
+	n.nodes = slices.DeleteFunc(n.nodes, func(other *Transport) bool { return other == t })
 	for _, other := range n.nodes {
 		for _, l := range other.order {
 			if l.peer.Address == t.self.Address && l.peer.ID == t.self.ID && other.name == t.name {
