@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/bits"
 	"runtime/debug"
+	"slices"
 	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -201,7 +202,8 @@ const (
 
 // prepare registers the scratch if a rule will need it. Plan serializes its calls.
 func (t *Transport) prepare(ctx context.Context, rules []*rule) error {
-	if !slicesHave(rules, corrupt) || t.scratch.key != 0 {
+	corrupts := slices.ContainsFunc(rules, func(r *rule) bool { return r.verb == corrupt })
+	if !corrupts || t.scratch.key != 0 {
 		return nil
 	}
 	unit := t.alignment
@@ -233,13 +235,4 @@ func (t *Transport) dropScratch(ctx context.Context) error {
 		return err
 	}
 	return t.Transport.Deregister(ctx, key)
-}
-
-func slicesHave(rules []*rule, v verb) bool {
-	for _, r := range rules {
-		if r.verb == v {
-			return true
-		}
-	}
-	return false
 }

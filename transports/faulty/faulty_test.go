@@ -1,6 +1,7 @@
 package faulty
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -106,6 +107,20 @@ func (b *bench) slices(rail transport.Rail, n int) (list []*transport.Slice) {
 func (b *bench) arrived(i int) bool {
 	at := uint64(i) * length
 	return b.remote.Check(moved, at, at, length) == nil
+}
+
+// lost waits for the slices of a list but for those that are wanted to be lost, and returns the wanted that did not
+// arrive.
+func (b *bench) lost(t *testing.T, list []*transport.Slice, want []int) (lost []int) {
+	t.Helper()
+	for i := range list {
+		if !slices.Contains(want, i) {
+			b.c.Wait(t, list[i])
+		} else if !b.arrived(i) {
+			lost = append(lost, i)
+		}
+	}
+	return lost
 }
 
 // ended counts the slices that have completed now.

@@ -12,8 +12,6 @@ import (
 // reorderWithin is for how long a completion waits for others to pass it.
 const reorderWithin = 10 * time.Millisecond
 
-func now() clock.Time { return clock.Now() }
-
 // hold is a slice of the core's that the decorator answers for.
 type hold struct {
 	rule   *rule
@@ -33,7 +31,7 @@ func (t *Transport) hold(s *transport.Slice, h *hold) {
 func (t *Transport) holdFor(after time.Duration, s *transport.Slice, h *hold) {
 	t.hold(s, h)
 	passed := t.plan.current() // these rules have seen it
-	t.later.at(now().Add(after), func() {
+	t.later.at(clock.Now().Add(after), func() {
 		t.mu.Lock()
 		mine := t.held[s] == h
 		if hole := t.swallows(s, passed); mine && hole != nil {
@@ -116,7 +114,7 @@ type lane struct {
 // pace says after how long a slice has passed a rail that carries one after the other at the rule's rate. Called with
 // the mutex.
 func (t *Transport) pace(r *rule, s *transport.Slice) time.Duration {
-	at, free := now(), t.paces[lane{r, pathOf(s.Rail)}]
+	at, free := clock.Now(), t.paces[lane{r, pathOf(s.Rail)}]
 	free = max(free, at).Add(time.Duration(float64(s.Length) / float64(r.bytesPerSecond) * 1e9))
 	t.paces[lane{r, pathOf(s.Rail)}] = free
 	return free.Sub(at)

@@ -36,7 +36,7 @@ func (l *later) stop() {
 	l.carryOut(clock.Never) // those that came between
 }
 
-// at has do called at a time, on the goroutine of later.
+// at calls do at a time, on the goroutine of later.
 func (l *later) at(when clock.Time, do func()) {
 	l.mu.Lock()
 	l.list = append(l.list, task{when, do})

@@ -53,12 +53,12 @@ func (t *Transport) Probe(rail transport.Rail, done func(rtt clock.Time, err *er
 		t.prober.Probe(rail, done)
 	case hit == nil:
 		t.prober.Probe(rail, func(rtt clock.Time, err *errs.Error) {
-			t.later.at(now().Add(late), func() { done(rtt+clock.Time(late), err) })
+			t.later.at(clock.Now().Add(late), func() { done(rtt+clock.Time(late), err) })
 		})
 	case hit.verb == reject:
-		t.later.at(now(), func() { done(0, hit.error(peer, t.name)) })
+		t.later.at(clock.Now(), func() { done(0, hit.error(peer, t.name)) })
 	default:
-		t.later.at(now().Add(probeSilence), func() { done(0, hit.error(peer, t.name)) })
+		t.later.at(clock.Now().Add(probeSilence), func() { done(0, hit.error(peer, t.name)) })
 	}
 }
 
@@ -77,7 +77,7 @@ func (t *Transport) atProbe(rail transport.Rail) (hit *rule, late time.Duration)
 		case delay:
 			late += r.delay
 		case slow:
-			late += max(0, t.paces[lane{r, pathOf(rail)}].Sub(now()))
+			late += max(0, t.paces[lane{r, pathOf(rail)}].Sub(clock.Now()))
 		}
 	}
 	return nil, late

@@ -195,10 +195,5 @@ func (t *Transport) reseed(seed uint64) {
 func (p *Plan) leave(t *Transport) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, other := range p.transports {
-		if other == t {
-			p.transports = append(p.transports[:i], p.transports[i+1:]...)
-			return
-		}
-	}
+	p.transports = slices.DeleteFunc(p.transports, func(other *Transport) bool { return other == t })
 }

@@ -1,7 +1,6 @@
 package faulty
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,15 +33,7 @@ func TestSlicesAreCountedOnceWhenTheyAreAccepted(t *testing.T) {
 		list := b.slices(b.c.Rail(t), n)
 		require.Equal(t, 1, b.c.Submit(list...))
 		require.Equal(t, n-1, b.c.Submit(list[1:]...))
-		var lost []int
-		for i := range list {
-			if !slices.Contains(want, i) {
-				b.c.Wait(t, list[i])
-			} else if !b.arrived(i) {
-				lost = append(lost, i)
-			}
-		}
-		require.Equal(t, want, lost, text)
+		require.Equal(t, want, b.lost(t, list, want), text)
 		require.Equal(t, uint64(len(want)), b.plan.Struck()[0].Hits, text)
 		tr.Withdraw(list)
 		b.c.Wait(t, list...)
@@ -57,15 +48,7 @@ func TestASliceBehindAShortSubmitIsCountedOnce(t *testing.T) {
 		b := newBench(t, text)
 		list := b.slices(b.c.Rail(t), 8)
 		require.Equal(t, 8, b.c.Send(list...))
-		var lost []int
-		for i := range list {
-			if !slices.Contains(want, i) {
-				b.c.Wait(t, list[i])
-			} else if !b.arrived(i) {
-				lost = append(lost, i)
-			}
-		}
-		require.Equal(t, want, lost, text)
+		require.Equal(t, want, b.lost(t, list, want), text)
 		for _, fault := range b.plan.Struck() {
 			require.NotZero(t, fault.Hits, "%q of %q", fault.Text, text)
 		}

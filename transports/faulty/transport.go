@@ -207,7 +207,7 @@ func (t *Transport) carryOut(r *rule, s *transport.Slice) bool {
 	case duplicate:
 		return t.sendTwice(r, s)
 	case short:
-		t.later.at(now(), func() { t.sink.Ready(s.Rail) })
+		t.later.at(clock.Now(), func() { t.sink.Ready(s.Rail) })
 		return false
 	}
 	return true
