@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/transports/kit"
 )
@@ -108,11 +106,7 @@ func (t *base) closeAll(e openEnds) (done chan struct{}) {
 		if e.handle != 0 {
 			t.mover.drop(e.handle)
 		}
-		for _, fd := range [...]int32{e.straight, e.plain} {
-			if fd >= 0 {
-				_ = unix.Close(int(fd))
-			}
-		}
+		e.closeFiles()
 	}()
 	return done
 }

@@ -12,10 +12,7 @@ import (
 
 // Buffered is the transport buf-io: preadv2 and pwritev2 through the page cache, by threads of its own and by
 // waiters. All methods may be called from any goroutine.
-type Buffered struct {
-	*base
-	pool *pool
-}
+type Buffered struct{ cached }
 
 var (
 	_ transport.Factory   = BufferedFactory{}
@@ -48,11 +45,11 @@ func (BufferedFactory) Open(_ context.Context, config any, host transport.Host,
 	if err != nil {
 		return nil, err
 	}
-	t := &Buffered{base: newBase(BufferedName, s, host, sink)}
-	t.pool = newPool(t.base, s.Workers)
-	t.mover = t.pool
-	t.pool.start()
-	return t, nil
+	t := newBase(BufferedName, s, host, sink)
+	p := newPool(t, s.Workers)
+	t.mover = p
+	p.start()
+	return &Buffered{cached{t}}, nil
 }
 
 // pool is the mover of buf-io: workers take slices from the queues, HIGH first.
@@ -70,8 +67,7 @@ func newPool(t *base, workers int) *pool {
 
 func (p *pool) start() {
 	for range p.workers {
-		p.running.Add(1)
-		go (&worker{pool: p, hand: newHand()}).run()
+		p.running.Go((&worker{pool: p, hand: newHand()}).run)
 	}
 }
 
@@ -99,8 +95,8 @@ func (p *pool) describe() string      { return fmt.Sprintf("%d threads through t
 func (p *pool) wait()                 { p.running.Wait() }
 func (p *pool) bunch(waiting int) int { return min(handful, max(1, waiting/p.workers)) }
 
-// bunchBytes bounds the slices that a worker takes at once. Completions of one bunch are told together, which costs
-// less, but a small slice must not wait for many others.
+// bunchBytes bounds the slices that a worker takes at once. Completions of one bunch go to the core together, which
+// costs less, but a small slice must not wait for many others.
 const bunchBytes = 128 << 10
 
 // worker is one thread of the pool.
@@ -112,7 +108,6 @@ type worker struct {
 }
 
 func (w *worker) run() {
-	defer w.running.Done()
 	t := w.t
 	t.mu.Lock()
 	for {
@@ -163,20 +158,3 @@ func (w *worker) take() (n int) {
 	}
 	return 0
 }
-
-// Info implements transport.Transport: waiters copy, too.
-func (t *Buffered) Info() transport.Info {
-	info := t.base.Info()
-	info.Copies = true
-	return info
-}
-
-// Poll implements transport.Poller: the caller carries out the next slice. The workers go on meanwhile.
-func (t *Buffered) Poll(budget int, _ transport.Classes) int { return t.poll(budget) }
-
-// Arm implements transport.Poller: the workers never slept.
-func (t *Buffered) Arm() {}
-
-// Inline implements transport.Inliner, for bytes of one file that are in the page cache, or a file that is in memory.
-// A slice that would wait for a disk goes the usual way; on many file systems that is every WRITE.
-func (t *Buffered) Inline(slices []*transport.Slice) bool { return t.inline(slices) }

@@ -68,9 +68,23 @@ func (f *file) mayHold(offset, n uint64) bool {
 	return found.Cache >= (offset+n-1)/page-offset/page+1
 }
 
-// poll carries out the next slice on the caller's goroutine, by calls that cannot wait for a disk. The mover goes on
-// meanwhile. It looks first: to clear a carrier takes longer, and most looks of a waiter find nothing.
-func (t *base) poll(budget int) (done int) {
+// cached is a transport of which callers carry out slices by themselves, where the page cache has the bytes.
+type cached struct{ *base }
+
+// Info implements transport.Transport: waiters copy, too.
+func (t cached) Info() transport.Info {
+	info := t.base.Info()
+	info.Copies = true
+	return info
+}
+
+// Arm implements transport.Poller: the mover never slept.
+func (t cached) Arm() {}
+
+// Poll implements transport.Poller. It carries out the next slice on the caller's goroutine, by calls that cannot wait
+// for a disk. The mover goes on meanwhile. It looks first: to clear a carrier takes longer, and most looks of a waiter
+// find nothing.
+func (t cached) Poll(budget int, _ transport.Classes) (done int) {
 	if t.idle() {
 		return 0
 	}
@@ -80,7 +94,7 @@ func (t *base) poll(budget int) (done int) {
 		if it == nil {
 			break
 		}
-		carried := c.carry(t, it, noWait)
+		carried := c.carry(t.base, it, noWait)
 		it.file.cache.learn(carried)
 		if !carried && t.putBack(it) {
 			break
@@ -132,9 +146,10 @@ func (t *base) putBack(it *item) bool {
 // inlineMost bounds the bytes of an Inline, so that its caller is back soon.
 const inlineMost = 256 << 10
 
-// inline carries out slices of one file with bytes that are in the page cache, or of a file that is in memory. It
-// returns false for slices that would wait for a disk; these go the usual way.
-func (t *base) inline(slices []*transport.Slice) bool {
+// Inline implements transport.Inliner. It carries out slices of one file with bytes that are in the page cache, or of a
+// file that is in memory. It returns false for slices that would wait for a disk, on many file systems every WRITE;
+// these go the usual way.
+func (t cached) Inline(slices []*transport.Slice) bool {
 	total := uint64(0)
 	for _, s := range slices {
 		total += s.Length
@@ -153,7 +168,7 @@ func (t *base) inline(slices []*transport.Slice) bool {
 	var c carrier
 	for i := 0; i < len(slices) && ok; i++ {
 		it.slice, it.at, it.done = slices[i], 0, 0
-		ok = c.carry(t, it, noWait) && it.done == it.slice.Length
+		ok = c.carry(t.base, it, noWait) && it.done == it.slice.Length
 	}
 	it.file.cache.learn(ok)
 	t.dismiss(it)

@@ -91,12 +91,10 @@ func newClerk(t *base, library Library) *clerk {
 
 func (c *clerk) start() {
 	for range c.t.settings.Threads {
-		c.running.Add(1)
-		go c.serve()
+		c.running.Go(c.serve)
 	}
 	if c.depth > 0 {
-		c.running.Add(1)
-		go c.own()
+		c.running.Go(c.own)
 	}
 }
 
@@ -143,7 +141,6 @@ func (c *clerk) describe() string {
 
 // own is the owner's life; it ends when nothing is under way and base.stop was set.
 func (c *clerk) own() {
-	defer c.running.Done()
 	t := c.t
 	t.mu.Lock()
 	for {
@@ -297,7 +294,6 @@ func (c *clerk) land(i int) *item {
 
 // serve is the life of a thread.
 func (c *clerk) serve() {
-	defer c.running.Done()
 	t, h, one := c.t, newHand(), make([]*item, 1)
 	edge := make([]byte, edgeMost)
 	t.mu.Lock()
@@ -332,13 +328,13 @@ func (c *clerk) serve() {
 
 // carry carries out a job of a thread.
 func (c *clerk) carry(i int, buffer []byte) {
-	switch j := &c.jobs[i]; {
-	case j.way == through:
+	j := &c.jobs[i]
+	if j.way == through {
 		c.book(i, j.Bytes, c.carryEdge(j, buffer))
-	default:
-		moved, err := c.library.Carry(&j.Run)
-		c.book(i, moved, err)
+		return
 	}
+	moved, err := c.library.Carry(&j.Run)
+	c.book(i, moved, err)
 }
 
 // carryEdge writes less than a unit through the page cache.

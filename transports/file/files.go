@@ -145,10 +145,7 @@ func (f *file) open(by mover, s *Settings) (openEnds, *errs.Error) {
 	}
 	handle, refused := by.adopt(e.best(), f.Path)
 	if refused != nil {
-		_ = unix.Close(fd)
-		if e.straight >= 0 {
-			_ = unix.Close(int(e.straight))
-		}
+		e.closeFiles()
 		return nothingOpen, refused
 	}
 	e.handle = handle
@@ -184,6 +181,14 @@ func (e *openEnds) best() int {
 		return int(e.straight)
 	}
 	return int(e.plain)
+}
+
+func (e *openEnds) closeFiles() {
+	for _, fd := range [...]int32{e.straight, e.plain} {
+		if fd >= 0 {
+			_ = unix.Close(int(fd))
+		}
+	}
 }
 
 // have gives descriptors to the file.
@@ -349,7 +354,6 @@ func (t *base) evict() openEnds {
 // reopen gets the descriptors of a file that lost them, and puts the items that wait for it back into their queues. It
 // is a goroutine of its own: a name can be slow to look up, and other files go on meanwhile. It has a use of the file.
 func (t *base) reopen(f *file) {
-	defer t.tasks.Done()
 	e, err := t.openApart("open", f)
 	var failed []*item
 	t.mu.Lock()

@@ -77,7 +77,6 @@ func (t *base) Stale() uint64 { return t.links.Stale() }
 
 // Detach implements transport.Transport. Waiting slices end here, those in the kernel when they come back.
 func (t *base) Detach(number transport.Link) {
-	var ended []*item
 	t.mu.Lock()
 	l := t.links.Detach(number)
 	if l == nil {
@@ -85,7 +84,7 @@ func (t *base) Detach(number transport.Link) {
 		return
 	}
 	l.gone = true
-	ended = t.cutOff(l, errDetached, ended)
+	ended := t.cutOff(l, errDetached)
 	var surplus []openEnds
 	for _, f := range l.files {
 		f.gone = true
@@ -107,7 +106,7 @@ func (t *base) Fence(rail transport.Rail) {
 		return
 	}
 	l.fenced = true
-	ended := t.cutOff(l, errFence, nil)
+	ended := t.cutOff(l, errFence)
 	again := l.revive()
 	info := t.railOf(l)
 	t.mu.Unlock()
@@ -129,11 +128,11 @@ func (l *link) revive() bool {
 	return true
 }
 
-// cutOff takes back every item of a link: appended are those that nothing is under way for, the others end later. The
-// caller holds t.mu.
-func (t *base) cutOff(l *link, why *errs.Error, ended []*item) []*item {
+// cutOff takes back every item of a link, of all links for nil. It returns those that nothing is under way for; the
+// others end later. The caller holds t.mu.
+func (t *base) cutOff(l *link, why *errs.Error) (ended []*item) {
 	for i := range t.items {
-		if it := &t.items[i]; it.state != idle && it.link == l && t.withdraw(it, why) {
+		if it := &t.items[i]; it.state != idle && (l == nil || it.link == l) && t.withdraw(it, why) {
 			ended = append(ended, it)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // OpenFile implements transport.Filer. It leaves nothing open.
 //
 // A file that is made gets mode 0600, and its name is durable when OpenFile returns. Growing reserves the space
-// (fallocate), so a full disk is told here and not in the middle of a transfer; where a file system cannot reserve, the
+// (fallocate), so a full disk fails here and not in the middle of a transfer; where a file system cannot reserve, the
 // file grows sparse. Nothing shrinks a file but Truncate, which keeps the bytes of a file that cannot have its new
 // size: two engines that grow the same file at once leave the larger size. A file that is made has its size before its
 // name, so nobody opens one that cannot grow; where the file system has no files without a name (O_TMPFILE), such a

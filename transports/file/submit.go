@@ -171,8 +171,7 @@ func (t *base) openable(it *item) bool {
 	if !f.opening {
 		f.opening = true
 		t.hold(f) // its items may end meanwhile
-		t.tasks.Add(1)
-		go t.reopen(f)
+		t.tasks.Go(func() { t.reopen(f) })
 	}
 	return false
 }

@@ -23,22 +23,17 @@ func (t *base) Sync(number transport.Link, key transport.RemoteKey, done func(*e
 		return
 	}
 	f.sync.next = append(f.sync.next, done)
-	begin := !f.sync.busy
-	if begin {
+	if !f.sync.busy {
 		f.sync.busy = true
 		t.hold(f)
-		t.tasks.Add(1)
+		t.tasks.Go(func() { t.synchronise(f) })
 	}
 	t.mu.Unlock()
-	if begin {
-		go t.synchronise(f)
-	}
 }
 
 // synchronise runs fdatasync for a file until nobody asks any more. It is a goroutine of its own a file, so that a slow
 // disk holds up nobody else.
 func (t *base) synchronise(f *file) {
-	defer t.tasks.Done()
 	for {
 		t.mu.Lock()
 		f.sync.now, f.sync.next = f.sync.next, f.sync.now[:0]

@@ -148,8 +148,7 @@ func (t *base) Serve(context.Context, transport.Peer, []byte) ([]byte, error) {
 // ends before, the error names the slices that the kernel has not given back; its memory must stay, and the transport
 // ends by itself later.
 func (t *base) Close(ctx context.Context) error {
-	err := t.life.Close(ctx, t.end)
-	if err != nil {
+	if err := t.life.Close(ctx, t.end); err != nil {
 		return t.stuck(err)
 	}
 	return nil
@@ -157,14 +156,8 @@ func (t *base) Close(ctx context.Context) error {
 
 // end takes back waiting slices, waits for the kernel, then for every goroutine, then gives the descriptors back.
 func (t *base) end() error {
-	var ended []*item
-	why := kit.Closed(t.name + ".close")
 	t.mu.Lock()
-	for i := range t.items {
-		if it := &t.items[i]; it.state != idle && t.withdraw(it, why) {
-			ended = append(ended, it)
-		}
-	}
+	ended := t.cutOff(nil, kit.Closed(t.name+".close"))
 	t.mu.Unlock()
 	t.finish(ended, nil)
 	t.mu.Lock()

@@ -19,7 +19,7 @@ import (
 
 // Uring is the transport io-uring: O_DIRECT where file and range allow it, by one ring that one thread owns. All
 // methods may be called from any goroutine.
-type Uring struct{ *base }
+type Uring struct{ cached }
 
 var (
 	_ transport.Factory   = UringFactory{}
@@ -67,25 +67,8 @@ func (UringFactory) Open(_ context.Context, config any, host transport.Host,
 			WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
 	t.mover = u
-	return &Uring{t}, nil
+	return &Uring{cached{t}}, nil
 }
-
-// Info implements transport.Transport: waiters copy from the page cache.
-func (t *Uring) Info() transport.Info {
-	info := t.base.Info()
-	info.Copies = true
-	return info
-}
-
-// Poll implements transport.Poller: the caller carries out a READ of bytes that the page cache may have. The owner goes
-// on meanwhile.
-func (t *Uring) Poll(budget int, _ transport.Classes) int { return t.poll(budget) }
-
-// Arm implements transport.Poller: the owner never slept.
-func (t *Uring) Arm() {}
-
-// Inline implements transport.Inliner, for READs of bytes that are in the page cache.
-func (t *Uring) Inline(slices []*transport.Slice) bool { return t.inline(slices) }
 
 // owner is the mover of io-uring: one goroutine, locked to its thread, that alone touches the ring. Its round is
 //
@@ -95,7 +78,7 @@ func (t *Uring) Inline(slices []*transport.Slice) bool { return t.inline(slices)
 //	under base.mu   land: an ended operation belongs to its item; begin again
 //	without         finish the items that are complete
 //
-// A completion turns the core's crank, which submits the next slices from this same goroutine: a stream of
+// A completion makes the core step, which submits the next slices from this same goroutine: a stream of
 // transfers needs no other thread. A caller that submits while it sleeps writes to the eventfd that the ring reads.
 type owner struct {
 	t    *base
@@ -144,8 +127,7 @@ func newOwner(t *base) (*owner, error) {
 	}
 	u.wakeVec = ring.Iovec{Addr: uintptr(unsafe.Pointer(&u.wakeBuf)), Length: uint64(len(u.wakeBuf))}
 	opened := make(chan error)
-	u.running.Add(1)
-	go u.own(opened)
+	u.running.Go(func() { u.own(opened) })
 	if err := <-opened; err != nil {
 		u.running.Wait()
 		return nil, err
@@ -156,7 +138,6 @@ func newOwner(t *base) (*owner, error) {
 // own is the owner's life. The thread ends with it: it stays locked.
 func (u *owner) own(opened chan<- error) {
 	runtime.LockOSThread()
-	defer u.running.Done()
 	defer func() { _ = unix.Close(u.wakeFd) }()
 	defer u.bounces.close()
 	var err error
