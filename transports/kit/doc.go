@@ -7,6 +7,7 @@
 //	ClassQueue   slices that wait, a list for each class, and List for other queues of slab entries
 //	Reader       takes fields out of a message; AppendText and encoding/binary write one
 //	Executor     carries accepted slices out: on a worker, or on waiters that poll
+//	OneRail      the life of a link with one rail: its greeting, its generations, its end
 //	Door         which peers may still touch a region
 //	Lifecycle    open, closed, ended; calls that must not begin after Close begin under it
 //	checks.go    the conditions on a slice and a region, and the errors where they do not hold

@@ -13,7 +13,14 @@ type key uint64
 
 type value struct{ key key }
 
-func insert(t testing.TB, s *Slots[key, value]) *value {
+// table is Slots or Keys.
+type table interface {
+	Insert(build func(key) *value) key
+	Lookup(key) *value
+	Delete(key) *value
+}
+
+func insert(t testing.TB, s table) *value {
 	v := &value{}
 	k := s.Insert(func(k key) *value { v.key = k; return v })
 	require.NotZero(t, k)
@@ -112,7 +119,11 @@ func TestATableStartsSmallAgainWhenItsLastEntryGoes(t *testing.T) {
 
 // TestLookupNeverReturnsAnotherKeysValue lets goroutines look up while others change and grow the table.
 func TestLookupNeverReturnsAnotherKeysValue(t *testing.T) {
-	var s Slots[key, value]
+	changeMeanwhile(t, &Slots[key, value]{})
+}
+
+// changeMeanwhile checks lookups while the table changes and grows.
+func changeMeanwhile(t *testing.T, s table) {
 	var wait sync.WaitGroup
 	keys := make(chan key, 64)
 	stop := make(chan struct{})
@@ -136,7 +147,7 @@ func TestLookupNeverReturnsAnotherKeysValue(t *testing.T) {
 	for range 300 {
 		var mine []key
 		for range 1 + rand.IntN(200) {
-			mine = append(mine, insert(t, &s).key)
+			mine = append(mine, insert(t, s).key)
 			select {
 			case keys <- mine[len(mine)-1]:
 			default:

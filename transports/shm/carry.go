@@ -48,8 +48,7 @@ func (t *Transport) carryOut(c *copier) {
 // errReplaced is for a slice that was accepted while the way to its region changed. The core sends it again, the new
 // way.
 var errReplaced = &errs.Error{Code: errs.Lost, Scope: errs.ScopeSlice, Side: errs.SideLocal, Collateral: true,
-	Op: "shm", Transport: Name,
-	Cause: "the mapping of the region was taken down"}
+	Op: "shm", Transport: Name, Cause: "the mapping of the region was taken down"}
 
 // fail gives an error to all slices of a bite that have none yet.
 func (b *bite) fail(c *copier, cause *errs.Error) {

@@ -132,7 +132,6 @@ func (t *Transport) Forget(number transport.Link, key transport.RemoteKey) {
 	if m := r.on; m != nil {
 		l.emptied(r)
 		if m.users--; m.users == 0 {
-			delete(l.mappings, m.key)
 			l.unmap(m)
 		}
 	}
@@ -227,7 +226,6 @@ func (l *link) mapLocked(r *imported) error {
 	}
 	if !mem.Contains(uint64(m.size), d.At, d.Size) {
 		if m.users == 0 {
-			delete(l.mappings, key)
 			l.unmap(m)
 		}
 		return errs.New(errs.InvalidArgument, "shm.import",
@@ -276,7 +274,7 @@ func madvise(addr, size uintptr, advice int) error {
 // table yet.
 func (l *link) meetLocked() {
 	l.met = true
-	table := append([]*imported(nil), *l.imports.Load()...)
+	table := slices.Clone(*l.imports.Load())
 	for i, r := range table {
 		if r != nil {
 			table[i] = l.resolveLocked(r.name)
@@ -290,8 +288,7 @@ func (l *link) meetLocked() {
 const populateChunk = 16 << 20
 
 // Tick implements access.Traffic. It maps the pages of fresh mappings that their owner has touched, so that no copy
-// pays for it, and drops mappings
-// without a region that is left.
+// pays for it, and drops mappings without a region that is left.
 func (l *link) Tick() {
 	for !l.Left() && l.Gone() == nil {
 		l.mu.Lock()
@@ -347,7 +344,7 @@ func (l *link) dropLocked() {
 			continue
 		}
 		if next == nil {
-			next = append([]*imported(nil), *l.imports.Load()...)
+			next = slices.Clone(*l.imports.Load())
 		}
 		without := *r
 		without.on, without.base, without.why = nil, 0, l.closed(&d, listed)
@@ -358,9 +355,8 @@ func (l *link) dropLocked() {
 		return
 	}
 	l.imports.Store(&next)
-	for key, m := range l.mappings {
+	for _, m := range l.mappings {
 		if m.users == 0 {
-			delete(l.mappings, key)
 			l.unmap(m)
 		}
 	}
@@ -368,6 +364,7 @@ func (l *link) dropLocked() {
 
 // unmap takes a mapping down. No copier can enter its regions any more; those that are inside end within a piece.
 func (l *link) unmap(m *mapping) {
+	delete(l.mappings, m.key)
 	for _, r := range *l.imports.Load() {
 		if r != nil && r.told.Shared && r.told.File.Ino == m.key.ino {
 			l.emptied(r)

@@ -15,10 +15,7 @@ func (t *Transport) Inline(slices []*transport.Slice) bool {
 	}
 	first := slices[0]
 	l := t.links.Lookup(first.Rail.Link)
-	if l == nil || first.Rail.Index != 0 || first.Rail.Generation == 0 || l.Live.Load() != first.Rail.Generation {
-		return false
-	}
-	if t.queue.classes.Waiting()&(1<<kit.ClassOf(first.Class)-1) != 0 {
+	if l == nil || !l.Up(first.Rail) || t.queue.classes.Waiting()&(1<<kit.ClassOf(first.Class)-1) != 0 {
 		return false
 	}
 	bytes := uint64(0)

@@ -122,12 +122,12 @@ func (l *link) End() {
 	l.settle()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for key, m := range l.mappings {
+	for _, m := range l.mappings {
 		if l.owing.Load() == 0 { // else some page fault has held a copier up for seconds: its mapping is kept
 			l.unmap(m)
 		}
-		delete(l.mappings, key)
 	}
+	clear(l.mappings)
 	l.access = nil
 }
 

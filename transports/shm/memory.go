@@ -284,7 +284,7 @@ func (m *memory) forget(a *allocation, name hazard.Region) {
 	}
 }
 
-// keepAll is told when peers could not be waited for: nothing that they have ever seen is given back.
+// keepAll keeps all memory that peers have ever seen: they could not be waited for.
 func (m *memory) keepAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,6 +29,21 @@ func newAlone(t testing.TB, s Settings) (*alone, transport.Link, transport.Rail)
 	return a, link, (<-a.up).Rail
 }
 
+// mapped is allocated memory that is registered, and imported on a link.
+func (a *alone) mapped(t *testing.T, on transport.Link) (r mem.Region, key transport.LocalKey,
+	remote transport.RemoteKey) {
+	t.Helper()
+	r, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, a.tr.Free(r)) })
+	r.Permission = mem.GlobalReadWrite
+	key, d, err := a.tr.Register(context.Background(), r)
+	require.NoError(t, err)
+	remote, err = a.tr.Import(on, d)
+	require.NoError(t, err)
+	return r, key, remote
+}
+
 func TestAllocatedMemoryCannotBecomeShorter(t *testing.T) {
 	a, _, _ := newAlone(t, Settings{})
 	r, err := a.tr.Allocate(transport.Allocation{Size: 10_000, Location: "cpu:0"})
@@ -231,14 +246,7 @@ func TestAMappingStaysWhileACopierIsInside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, number, _ := newAlone(t, Settings{reach: reachMapped})
 			l := a.tr.links.Lookup(number)
-			r, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
-			require.NoError(t, err)
-			defer func() { require.NoError(t, a.tr.Free(r)) }()
-			r.Permission = mem.GlobalReadWrite
-			key, d, err := a.tr.Register(context.Background(), r)
-			require.NoError(t, err)
-			remote, err := a.tr.Import(number, d)
-			require.NoError(t, err)
+			_, key, remote := a.mapped(t, number)
 			copied := l.find(remote)
 			slot := l.view.Enter(copied.name, l.view.Epoch(), 0)
 			require.GreaterOrEqual(t, slot, int32(0), "a slot")
@@ -268,14 +276,7 @@ func TestAMappingStaysWhileACopierIsInside(t *testing.T) {
 func TestAFenceTakesNoMappingDown(t *testing.T) {
 	a, number, rail := newAlone(t, Settings{reach: reachMapped})
 	l := a.tr.links.Lookup(number)
-	r, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, a.tr.Free(r)) }()
-	r.Permission = mem.GlobalReadWrite
-	key, d, err := a.tr.Register(context.Background(), r)
-	require.NoError(t, err)
-	remote, err := a.tr.Import(number, d)
-	require.NoError(t, err)
+	r, key, remote := a.mapped(t, number)
 	name := l.find(remote).name
 	slot := l.view.Enter(name, l.view.Epoch(), 0) // a copy that takes a while
 	require.GreaterOrEqual(t, slot, int32(0), "a slot")

@@ -183,8 +183,7 @@ func (l *link) explain() string {
 			"reach: %v", l.pid, l.foreign)
 	}
 	return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d, other memory is read and written "+
-		"by process_vm_readv and "+
-		"process_vm_writev; %d files are mapped", l.pid, len(l.mappings))
+		"by process_vm_readv and process_vm_writev; %d files are mapped", l.pid, len(l.mappings))
 }
 
 // Close ends everything. Slices are completed, peers told, and the memory of this process is left alone by all of them,
