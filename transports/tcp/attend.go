@@ -79,8 +79,11 @@ func (l *initiatorLane) idle() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.out.idle() && l.waits == 0
+	return l.settledLocked()
 }
+
+// settledLocked reports that no answer is expected.
+func (l *initiatorLane) settledLocked() bool { return l.out.idle() && l.waits == 0 }
 
 // sweepSoon makes sure that a sweep begins after now, and within sweepAfter.
 func (t *Transport) sweepSoon() {

@@ -46,12 +46,7 @@ func TestAnIdleLaneHasNoBuffers(t *testing.T) {
 				}
 				list = append(list, s)
 			}
-			for rest := list; len(rest) > 0; {
-				rest = rest[c.tr.Submit(rest):]
-				c.tr.(*Transport).Poll(64, transport.AllClasses)
-			}
-			c.tr.(*Transport).Arm()
-			c.awaitEnds(t, 10*time.Second, list...)
+			c.carry(t, list)
 			end := len(list) * size
 			require.Equal(t, c.memory[:end], c.memory[half:half+end])
 			clear(c.memory[half:])

@@ -33,8 +33,11 @@ func (l *link) enquire(now clock.Time) clock.Time {
 	return clock.Never
 }
 
+// answerTaker takes the answer to a call, behind its version and its owner.
+type answerTaker func(r *kit.Reader, owner transport.ID, now clock.Time) error
+
 // callPeer makes a call on a goroutine of its own and hands its answer to then on the link's.
-func (l *link) callPeer(message []byte, then func(r *kit.Reader, owner transport.ID, now clock.Time) error) {
+func (l *link) callPeer(message []byte, then answerTaker) {
 	l.calling = l.t.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
@@ -49,8 +52,7 @@ func (t *Transport) ask(ctx context.Context, peer transport.Peer, message []byte
 	return t.host.Call(ctx, peer, message)
 }
 
-func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, transport.ID, clock.Time) error,
-	now clock.Time) {
+func (l *link) callEnded(answer []byte, err error, then answerTaker, now clock.Time) {
 	l.calling = false
 	l.callDue = now.Add(pause(l.callTries))
 	l.callTries++
@@ -205,9 +207,9 @@ func (l *link) checkGone(now clock.Time) {
 	}
 	for _, r := range *l.rails.Load() {
 		if errors.Is(r.lastErr, unix.ECONNREFUSED) {
-			l.die(errs.New(errs.PeerUnreachable, "tcp.link",
+			l.die(l.attribute(errs.New(errs.PeerUnreachable, "tcp.link",
 				"peer's process has ended: data port refuses, control says %v", l.callErr).
-				WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, ""), now)
+				WithScope(errs.ScopeLink, errs.SideRemote)), now)
 			return
 		}
 	}
@@ -217,11 +219,7 @@ func (l *link) checkGone(now clock.Time) {
 func (l *link) die(cause *errs.Error, now clock.Time) {
 	l.advance(linkPeerGone)
 	l.deadBy = cause
-	for _, r := range *l.rails.Load() {
-		if r.set != nil {
-			l.railDown(r, cause, now)
-		}
-	}
+	l.allRailsDown(cause, now)
 	l.giveUp(cause)
 	if !l.left.Load() {
 		l.t.sink.LinkDown(l.number, cause)

@@ -46,7 +46,7 @@ func (x *receiver) verify(i int) errs.Code {
 }
 
 func (l *initiatorLane) corrupted() *errs.Error {
-	return errs.New(errs.Corrupted, "tcp.checksum",
+	return l.attribute(errs.New(errs.Corrupted, "tcp.checksum",
 		"bytes that arrived are not those that were sent: their CRC-32C differs").
-		WithScope(errs.ScopeSlice, errs.SidePath).WithPeer(l.peerName(), Name, l.railName())
+		WithScope(errs.ScopeSlice, errs.SidePath))
 }

@@ -178,10 +178,10 @@ func (c *conn) openChunk() (opened bool, err *errs.Error) {
 
 // forgedError ends the lane: the bytes behind cannot be told from the attacker's either.
 func (c *conn) forgedError() *errs.Error {
-	err := errs.New(errs.Corrupted, "tcp.open", "bytes came that the peer did not send at this place of the lane: "+
-		"the tag of chunk %d is wrong", c.rx.chunks.number).WithScope(errs.ScopeRail, errs.SidePath).
-		WithPeer(c.lane.peerName(), Name, c.lane.railName()).
-		WithHint("something on the path changes bytes, as an attacker does, or a middlebox")
+	err := c.attribute(errs.New(errs.Corrupted, "tcp.open",
+		"bytes came that the peer did not send at this place of the lane: the tag of chunk %d is wrong",
+		c.rx.chunks.number).WithScope(errs.ScopeRail, errs.SidePath).
+		WithHint("something on the path changes bytes, as an attacker does, or a middlebox"))
 	c.t.host.Refused(transport.RefusedForged, c.lane.peerName(), err)
 	return err
 }

@@ -267,16 +267,20 @@ func (c *conn) socketError(op string, errno unix.Errno) *errs.Error {
 		errno = unix.ECONNRESET
 	}
 	if errno == 0 {
-		return errs.New(errs.Lost, op, "peer closed the connection").WithScope(errs.ScopeRail, errs.SideRemote).
-			WithPeer(c.lane.peerName(), Name, c.lane.railName())
+		return c.attribute(errs.New(errs.Lost, op, "peer closed the connection").
+			WithScope(errs.ScopeRail, errs.SideRemote))
 	}
-	return errs.Wrap(errs.Lost, op, errno).WithScope(errs.ScopeRail, errs.SidePath).
-		WithPeer(c.lane.peerName(), Name, c.lane.railName())
+	return c.attribute(errs.Wrap(errs.Lost, op, errno).WithScope(errs.ScopeRail, errs.SidePath))
 }
 
 func (c *conn) protocolError(format string, args ...any) *errs.Error {
-	return errs.New(errs.Protocol, "tcp.receive", format, args...).WithScope(errs.ScopeRail, errs.SideRemote).
-		WithPeer(c.lane.peerName(), Name, c.lane.railName())
+	return c.attribute(errs.New(errs.Protocol, "tcp.receive", format, args...).
+		WithScope(errs.ScopeRail, errs.SideRemote))
+}
+
+// attribute fills in peer, transport and rail of an error of the lane.
+func (c *conn) attribute(err *errs.Error) *errs.Error {
+	return err.WithPeer(c.lane.peerName(), Name, c.lane.railName())
 }
 
 // isDown reports that the lane takes nothing more.

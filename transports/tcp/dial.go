@@ -95,10 +95,7 @@ func (d *dial) bringUp() (err error) {
 	end := begin.Add(d.t.settings.DialTimeout)
 	defer func() {
 		if err != nil {
-			for _, fd := range d.fds {
-				_ = unix.Close(fd)
-			}
-			d.fds = nil
+			d.closeAll()
 		}
 	}()
 	defer d.t.caught("tcp.dial", &err) // the rail waits for the end of this try
@@ -123,7 +120,15 @@ func (d *dial) bringUp() (err error) {
 	return d.handshake(begin, end)
 }
 
-// handshake has the sockets that have not done so greet and prove themselves, side by side.
+// closeAll closes the sockets.
+func (d *dial) closeAll() {
+	for _, fd := range d.fds {
+		_ = unix.Close(fd)
+	}
+	d.fds = nil
+}
+
+// handshake makes the sockets that have not done so greet and prove themselves, side by side.
 func (d *dial) handshake(begin, end time.Time) error {
 	first := len(d.seen)
 	for i, fd := range d.fds[first:] {
@@ -226,22 +231,18 @@ func (l *link) dialEnded(r *rail, d *dial, err error, now clock.Time) {
 		l.farEndOf(r).proved = true
 	}
 	if err == nil && (!l.serves() || l.offer.attachment != d.greeting.attachment) {
-		for _, fd := range d.fds {
-			_ = unix.Close(fd)
-		}
+		d.closeAll()
 		return
 	}
 	if r.set != nil {
 		if err != nil {
 			return // the old lanes may yet recover
 		}
-		l.railDown(r, errs.New(errs.Withdrawn, "tcp.dial", "new connections take over").
-			WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(l.peer.Address, Name, r.name()), now)
+		l.railDown(r, r.ours(errs.New(errs.Withdrawn, "tcp.dial", "new connections take over")), now)
 	}
 	if err == nil {
 		if err = l.railUp(r, d, now); err != nil {
-			l.railDown(r, errs.Wrap(errs.Internal, "tcp.dial", err).WithScope(errs.ScopeRail, errs.SideLocal).
-				WithPeer(l.peer.Address, Name, r.name()), now)
+			l.railDown(r, r.ours(errs.Wrap(errs.Internal, "tcp.dial", err)), now)
 		}
 	}
 	r.lastErr = err

@@ -61,7 +61,7 @@
 //	mu        queues and numbers; never held across a system call
 //	armMu     the events that epoll was asked for, and whether the descriptor is still open
 //
-// They are taken in this order; link.mu and attachment.mu come before a lane's copyMu and mu, and after its readMu. No
+// They are taken in this order; link.mu and attachments.mu come before a lane's copyMu and mu, and after its readMu. No
 // lock is held while the Sink is called but readMu, which nothing that the core calls waits for. The state of rails
 // belongs to their link's goroutine (link.go). A worker that finds readMu taken notes that it was there and leaves; the
 // holder arms epoll again when it lets go.

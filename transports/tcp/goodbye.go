@@ -201,8 +201,7 @@ func (l *link) goodbyeCame(now clock.Time) {
 	if l.keptOut.Load() {
 		why = errs.New(errs.PeerNotAdmitted, "", "the peer does not admit this engine any more")
 	}
-	cause := errs.Wrap(errs.PeerUnreachable, "tcp.link", why).WithScope(errs.ScopeLink, errs.SideRemote).
-		WithPeer(l.peer.Address, Name, "")
+	cause := l.attribute(errs.Wrap(errs.PeerUnreachable, "tcp.link", why).WithScope(errs.ScopeLink, errs.SideRemote))
 	for _, r := range *l.rails.Load() {
 		if r.set == nil {
 			continue

@@ -92,14 +92,14 @@ func (t *Transport) Detach(n transport.Link) {
 	}
 }
 
-// kick has run look after the link.
+// kick makes run look after the link.
 func (l *link) kick() {
 	if l.kicks.Add(1) == 1 {
 		go l.run()
 	}
 }
 
-// runOnLink has run call f. It returns false, and f does not run, when the link is over.
+// runOnLink makes run call f. It returns false, and f does not run, when the link is over.
 func (l *link) runOnLink(f func(now clock.Time)) bool {
 	l.mu.Lock()
 	over := l.state == linkOver
@@ -169,7 +169,7 @@ func (l *link) guard() {
 	case l.left.Load():
 		panic(p)
 	default:
-		cause := l.t.panicked("tcp.link", p).WithPeer(l.peer.Address, Name, "")
+		cause := l.attribute(l.t.panicked("tcp.link", p))
 		l.eachLane(func(lane *initiatorLane) { lane.broke(cause) })
 	}
 }
@@ -236,10 +236,19 @@ func (l *link) checkRails(now clock.Time) {
 func (l *link) ownLoss(r *rail, cause *errs.Error) *errs.Error {
 	if cause.Code == errs.Withdrawn {
 		if lost := l.t.watch.lost(r.local); lost != nil {
-			return lost.WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(l.peer.Address, Name, r.name())
+			return r.ours(lost)
 		}
 	}
 	return cause
+}
+
+// allRailsDown ends the generations of all rails that are up.
+func (l *link) allRailsDown(cause *errs.Error, now clock.Time) {
+	for _, r := range *l.rails.Load() {
+		if r.set != nil {
+			l.railDown(r, cause, now)
+		}
+	}
 }
 
 // railDown ends a rail's generation. Slices that had not left end here; the peer is asked about those that had.
@@ -327,6 +336,9 @@ func (l *link) broadcast(h header, records ...record) (sent int) {
 	})
 	return sent
 }
+
+// attribute fills in peer and transport of an error of the link.
+func (l *link) attribute(err *errs.Error) *errs.Error { return err.WithPeer(l.peer.Address, Name, "") }
 
 func (l *link) explain() string {
 	result := make(chan string, 1)

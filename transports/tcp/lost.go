@@ -93,7 +93,7 @@ func (l *initiatorLane) placeGone(i int) {
 
 // memoryGone is the error of a slice that lost its memory at our end.
 func (l *initiatorLane) memoryGone() *errs.Error {
-	return errs.MemoryGone("tcp", errs.SideLocal).WithPeer(l.peerName(), Name, l.railName())
+	return l.attribute(errs.MemoryGone("tcp", errs.SideLocal))
 }
 
 // sourceGone refuses a READ behind the frame's payload and before its SERVED. A rest of it that waits in the queue is

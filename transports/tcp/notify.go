@@ -181,8 +181,7 @@ func (l *link) answerNotes(now clock.Time) clock.Time {
 }
 
 func (l *link) lost(op string) *errs.Error {
-	return errs.New(errs.Lost, op, "no answer").WithScope(errs.ScopeRail, errs.SidePath).
-		WithPeer(l.peer.Address, Name, "")
+	return l.attribute(errs.New(errs.Lost, op, "no answer").WithScope(errs.ScopeRail, errs.SidePath))
 }
 
 // failNotes ends the messages and probes of a rail's lanes, of every lane for nil.

@@ -78,11 +78,20 @@ func (o *outbox) accept(s *transport.Slice) (seq uint64, ok bool) {
 
 // retire frees the number of an entry: the peer has no more business with it.
 func (o *outbox) retire(e *entry) {
+	o.end(e)
+	o.forgetDone()
+}
+
+func (o *outbox) end(e *entry) {
 	e.done = true
 	if e.asked {
 		e.asked = false
 		o.asked--
 	}
+}
+
+// forgetDone forgets the lowest numbers, as far as they are done.
+func (o *outbox) forgetDone() {
 	for o.head < o.next && o.at(o.head).done {
 		o.head++
 	}
@@ -120,9 +129,7 @@ func (o *outbox) dropWaiting(seq uint64) *transport.Slice {
 	for o.next < o.tail && o.at(o.next).done {
 		o.next++
 	}
-	for o.head < o.next && o.at(o.head).done {
-		o.head++
-	}
+	o.forgetDone()
 	return s
 }
 
@@ -142,16 +149,10 @@ func (l *initiatorLane) acked(w *worker, seq uint64) *errs.Error {
 		if slice := o.detachSlice(e); slice != nil {
 			w.completeAs(slice, e.failed)
 		}
-		e.done = true
-		if e.asked {
-			e.asked = false
-			o.asked--
-		}
+		o.end(e)
 	}
 	o.acked = max(o.acked, seq)
-	for o.head < o.next && o.at(o.head).done {
-		o.head++
-	}
+	o.forgetDone()
 	l.room(w)
 	return nil
 }
@@ -190,17 +191,17 @@ func (l *initiatorLane) verdictError(e *entry, verdict uint32) *errs.Error {
 	case verdictVoid:
 		return l.withdrawn()
 	case verdictFenced:
-		return transport.Fenced("tcp.remote").WithPeer(l.peerName(), Name, l.railName())
+		return l.attribute(transport.Fenced("tcp.remote"))
 	case uint32(errs.Corrupted):
 		return l.corrupted()
 	}
-	return errs.New(errs.Code(verdict), "tcp.remote", "peer refused the slice: %s", errs.Code(verdict)).
-		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peerName(), Name, l.railName())
+	return l.attribute(errs.New(errs.Code(verdict), "tcp.remote", "peer refused the slice: %s", errs.Code(verdict)).
+		WithScope(errs.ScopeSlice, errs.SideRemote))
 }
 
 func (l *initiatorLane) withdrawn() *errs.Error {
-	return errs.New(errs.Withdrawn, "tcp.withdraw", "withdrawn before it was delivered").
-		WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(l.peerName(), Name, l.railName())
+	return l.attribute(errs.New(errs.Withdrawn, "tcp.withdraw", "withdrawn before it was delivered").
+		WithScope(errs.ScopeSlice, errs.SideLocal))
 }
 
 // room reports to the core, after a completion, that the rail takes slices again, if a Submit was cut short.

@@ -381,6 +381,17 @@ func (c *couple) slice(op transport.Op, rail, at, n int) *transport.Slice {
 		Local: addressOf(c.memory) + uintptr(at), Remote: uint64(at), Length: uint64(n)}
 }
 
+// carry submits slices and polls until all are accepted, as a waiter does, and awaits their ends.
+func (c *couple) carry(t testing.TB, list []*transport.Slice) {
+	t.Helper()
+	for rest := list; len(rest) > 0; {
+		rest = rest[c.tr.Submit(rest):]
+		c.tr.(*Transport).Poll(64, transport.AllClasses)
+	}
+	c.tr.(*Transport).Arm()
+	c.awaitEnds(t, 10*time.Second, list...)
+}
+
 func (c *couple) awaitEnds(t testing.TB, within time.Duration, list ...*transport.Slice) {
 	t.Helper()
 	c.await(t, "completions", within, func() bool {

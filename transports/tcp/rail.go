@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -38,6 +39,11 @@ type rail struct {
 }
 
 func (r *rail) name() string { return fmt.Sprintf("%v-%v", r.local, r.remote) }
+
+// ours makes an error one of the rail that comes from our side.
+func (r *rail) ours(err *errs.Error) *errs.Error {
+	return err.WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(r.link.peer.Address, Name, r.name())
+}
 
 func (s *laneSet) id() transport.Rail {
 	return transport.Rail{Link: s.rail.link.number, Index: s.rail.index, Generation: s.generation}

@@ -134,8 +134,7 @@ func (l *link) retireAlternates(now clock.Time) clock.Time {
 			due = min(due, max(at, now.Add(steady)))
 			continue
 		}
-		l.railDown(r, errs.New(errs.Withdrawn, "tcp.alternate", "the rails of both its ends are back").
-			WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(l.peer.Address, Name, r.name()), now)
+		l.railDown(r, r.ours(errs.New(errs.Withdrawn, "tcp.alternate", "the rails of both its ends are back")), now)
 	}
 	return due
 }
@@ -145,7 +144,7 @@ func (s *laneSet) idle() bool {
 	idle := true
 	s.each(func(l *initiatorLane) {
 		l.mu.Lock()
-		idle = idle && l.out.idle() && l.waits == 0
+		idle = idle && l.settledLocked()
 		l.mu.Unlock()
 	})
 	return idle

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -36,10 +37,8 @@ func (l *link) openFrames() []frame {
 			}
 		}
 		lane.mu.Unlock()
-		for len(asked) > 0 {
-			k := min(len(asked), recordsMax)
-			list = append(list, frame{header{kind: kindWithdraw, seq: id}, asked[:k]})
-			asked = asked[k:]
+		for part := range slices.Chunk(asked, recordsMax) {
+			list = append(list, frame{header{kind: kindWithdraw, seq: id}, part})
 		}
 	}
 	return list
@@ -144,14 +143,10 @@ func (l *link) giveUp(cause *errs.Error) {
 func (l *link) stepLeaving(now clock.Time) (clock.Time, bool) {
 	if l.advance(linkDetached) {
 		l.leaveBy = now.Add(time.Second)
-		cause := errs.New(errs.Withdrawn, "tcp.detach", "link was detached").WithScope(errs.ScopeLink, errs.SideLocal).
-			WithPeer(l.peer.Address, Name, "")
+		cause := l.attribute(errs.New(errs.Withdrawn, "tcp.detach", "link was detached").
+			WithScope(errs.ScopeLink, errs.SideLocal))
 		l.sayLeave()
-		for _, r := range *l.rails.Load() {
-			if r.set != nil {
-				l.railDown(r, cause, now)
-			}
-		}
+		l.allRailsDown(cause, now)
 		l.failNotes(nil)
 	}
 	due := clock.Never
@@ -161,8 +156,8 @@ func (l *link) stepLeaving(now clock.Time) (clock.Time, bool) {
 	if due != clock.Never {
 		return min(due, l.leaveBy), false
 	}
-	l.giveUp(errs.New(errs.PeerUnreachable, "tcp.detach", "peer could not be asked what has landed").
-		WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.peer.Address, Name, ""))
+	l.giveUp(l.attribute(errs.New(errs.PeerUnreachable, "tcp.detach", "peer could not be asked what has landed").
+		WithScope(errs.ScopeLink, errs.SidePath)))
 	if l.calling {
 		return clock.Never, false // its answer kicks us
 	}

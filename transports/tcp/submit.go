@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -144,7 +145,7 @@ func (l *initiatorLane) localError(s *transport.Slice, code errs.Code) *errs.Err
 		e = errs.New(code, "tcp.submit", "local end %#x+%d is not inside its registered region or must not be written",
 			s.Local, s.Length)
 	}
-	return e.WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(l.peerName(), Name, l.railName())
+	return l.attribute(e.WithScope(errs.ScopeSlice, errs.SideLocal))
 }
 
 // Withdraw asks for the completions of accepted slices. A slice that has not left completes at once, a READ as soon
@@ -209,10 +210,8 @@ func (l *initiatorLane) withdraw(w *worker, s *transport.Slice, seq uint64) bool
 
 // sendWithdraw sends withdrawals of this lane's slices on every lane of the link. A nil lane asks nothing.
 func (l *initiatorLane) sendWithdraw(asked []record) {
-	for len(asked) > 0 {
-		k := min(len(asked), recordsMax)
-		l.link.broadcast(header{kind: kindWithdraw, seq: l.id}, asked[:k]...)
-		asked = asked[k:]
+	for part := range slices.Chunk(asked, recordsMax) {
+		l.link.broadcast(header{kind: kindWithdraw, seq: l.id}, part...)
 		l.link.kick()
 	}
 }
@@ -227,8 +226,8 @@ func (t *Transport) Fence(r transport.Rail) {
 	}
 	set.fenced.Store(true)
 	set.each(func(l *initiatorLane) {
-		l.broke(errs.New(errs.Withdrawn, "tcp.fence", "rail was given up").WithScope(errs.ScopeRail, errs.SideLocal).
-			WithPeer(l.peerName(), Name, l.railName()))
+		l.broke(l.attribute(errs.New(errs.Withdrawn, "tcp.fence", "rail was given up").
+			WithScope(errs.ScopeRail, errs.SideLocal)))
 	})
 }
 
@@ -264,7 +263,7 @@ func (t *Transport) Poll(budget int, classes transport.Classes) int {
 
 func (l *initiatorLane) poll(w *worker) bool {
 	l.mu.Lock()
-	if l.out.idle() && l.waits == 0 {
+	if l.settledLocked() {
 		l.busy.Store(false)
 	}
 	bulk := l.out.readBytes >= bulkReads || l.out.bytes >= bulkWrites

@@ -189,7 +189,7 @@ func (t *Transport) speaks(v uint8) bool {
 	return of.First <= uint16(v) && uint16(v) <= of.Last
 }
 
-// Register makes a region of host memory usable; the descriptor is 32 bytes and holds no address.
+// Register makes a region of host memory usable; the descriptor holds no address.
 func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
 	if err := kit.CheckRegister("tcp.register", &t.life, &m); err != nil {
 		return 0, nil, err
@@ -219,7 +219,7 @@ func (t *Transport) Import(link transport.Link, d transport.Descriptor) (transpo
 	}
 	key, err := readDescriptor(d, l.peer.ID)
 	if err != nil {
-		return 0, err.WithPeer(l.peer.Address, Name, "")
+		return 0, l.attribute(err)
 	}
 	return key, nil
 }

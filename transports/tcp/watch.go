@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -282,7 +283,7 @@ func (l *link) endChanged(a netip.Addr, cause *errs.Error, now clock.Time) {
 		}
 		if r.set != nil {
 			own := *cause
-			l.railDown(r, own.WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(l.peer.Address, Name, r.name()), now)
+			l.railDown(r, r.ours(&own), now)
 		}
 		if r.due = now; r.away {
 			r.due = now.Add(awayEvery)
@@ -311,14 +312,12 @@ func (as *attachments) lostEnd(a netip.Addr) {
 				others = append(others, l)
 			}
 		}
-		for len(dead) > 0 {
-			k := min(len(dead), recordsMax)
+		for part := range slices.Chunk(dead, recordsMax) {
 			for _, l := range others { // on all, so that none that is stuck holds it up
-				if l.post(header{kind: kindGone}, dead[:k]...) {
+				if l.post(header{kind: kindGone}, part...) {
 					l.pump(submitBudget)
 				}
 			}
-			dead = dead[k:]
 		}
 	}
 }
@@ -326,8 +325,8 @@ func (as *attachments) lostEnd(a netip.Addr) {
 // farEndGone breaks a lane of which the peer says, over another one, that its end is gone.
 func (l *link) farEndGone(id uint64) {
 	if lane := l.laneById(id); lane != nil {
-		lane.broke(errs.New(errs.Lost, "tcp.watch", "the peer's end of %s has lost its interface or its address",
-			lane.railName()).WithScope(errs.ScopeRail, errs.SideRemote).
-			WithPeer(lane.peerName(), Name, lane.railName()))
+		lane.broke(lane.attribute(errs.New(errs.Lost, "tcp.watch",
+			"the peer's end of %s has lost its interface or its address", lane.railName()).
+			WithScope(errs.ScopeRail, errs.SideRemote)))
 	}
 }

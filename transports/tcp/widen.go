@@ -5,8 +5,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 )
@@ -75,13 +73,10 @@ func (l *link) widenEnded(r *rail, set *laneSet, d *dial, err error, now clock.T
 	case err != nil:
 		l.t.host.Log().Debug("a rail keeps one lane for background", "rail", r.name(), "err", err)
 	case r.set != set || !l.serves() || l.offer.attachment != d.greeting.attachment:
-		for _, fd := range d.fds {
-			_ = unix.Close(fd)
-		}
+		d.closeAll()
 	default:
 		if err := l.join(set, d); err != nil {
-			l.railDown(r, errs.Wrap(errs.Internal, "tcp.dial", err).WithScope(errs.ScopeRail, errs.SideLocal).
-				WithPeer(l.peer.Address, Name, r.name()), now)
+			l.railDown(r, r.ours(errs.Wrap(errs.Internal, "tcp.dial", err)), now)
 		}
 	}
 }

@@ -29,12 +29,7 @@ func (c *couple) background(t *testing.T, class uint8, size int) {
 		s.Class, s.Remote = class, s.Remote+uint64(half)
 		list = append(list, s)
 	}
-	for rest := list; len(rest) > 0; {
-		rest = rest[c.tr.Submit(rest):]
-		c.tr.(*Transport).Poll(64, transport.AllClasses)
-	}
-	c.tr.(*Transport).Arm()
-	c.awaitEnds(t, 10*time.Second, list...)
+	c.carry(t, list)
 	for _, s := range list {
 		require.Nil(t, c.ends[s].Err)
 	}

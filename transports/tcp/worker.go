@@ -136,7 +136,7 @@ func (t *Transport) panicked(op string, p any) *errs.Error {
 // turn. So the lane's slices have an end, with the panic as its cause.
 func (c *conn) guard(op string) {
 	if p := recover(); p != nil {
-		c.broke(c.t.panicked(op, p).WithPeer(c.lane.peerName(), Name, c.lane.railName()))
+		c.broke(c.attribute(c.t.panicked(op, p)))
 	}
 }
 
