@@ -52,7 +52,7 @@ func (l *link) better(p *piece, r *railState, now clock.Time) bool {
 }
 
 // rerank brings the ranks of a link up to date, after anything that healthy depends on.
-func (c *Core) rerank(l *link, now clock.Time) {
+func (c *Core) rerank(l *link) {
 	l.rank, l.good = rankNever, 0
 	c.voidBids()
 	n, back := 0, false

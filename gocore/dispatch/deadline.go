@@ -205,7 +205,7 @@ const (
 // missesEvery is the least time between two events about one peer. There may be a million misses a second.
 const missesEvery = 100 * time.Millisecond
 
-// countMisses counts requests of a task that a deadline has ended, and sees to an event about them and those that follow
+// countMisses counts requests of a task that a deadline has ended. One event is about them and those that follow
 // closely.
 func (c *Core) countMisses(t *task, n uint64, now clock.Time) {
 	stage := MissedSent

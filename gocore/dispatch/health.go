@@ -52,7 +52,7 @@ func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 	if change.Recovered() {
 		c.railEvent(event.Event{Kind: event.RailRecovered, Note: recoveryNotes[e]}, r, now)
 	}
-	c.rerank(l, now)
+	c.rerank(l)
 	return change
 }
 
@@ -67,7 +67,7 @@ func (c *Core) railFailed(r *railState, err *errs.Error, now clock.Time) {
 	r.errors++
 	c.lowerHealth(r, err, now)
 	opened := c.observe(r, rail.Failed, now).Opened
-	c.rerank(r.link, now) // its health has changed
+	c.rerank(r.link) // its health has changed
 	if !opened {
 		return
 	}
@@ -101,7 +101,7 @@ func (c *Core) lowerHealth(r *railState, err *errs.Error, now clock.Time) {
 			}
 		}
 		if touched {
-			c.rerank(l, now)
+			c.rerank(l)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func (c *Core) lowerHealth(r *railState, err *errs.Error, now clock.Time) {
 func (c *Core) railDelivered(r *railState, bytes uint64, now clock.Time) {
 	settings := &r.link.options.Settings
 	if r.health.Raise(settings.Recovery, settings.Sensitivity) {
-		c.rerank(r.link, now)
+		c.rerank(r.link)
 	}
 	if r.life.Start.Ramping() {
 		r.life.Start.Delivered(bytes)
@@ -236,7 +236,7 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 		c.railEvent(event.Event{Kind: event.RailProbed, Took: time.Duration(took), N: good, M: need}, r, now)
 	}
 	if r.health.Raise(settings.Recovery, settings.Sensitivity) {
-		c.rerank(r.link, now)
+		c.rerank(r.link)
 	}
 	if state == rail.Suspected {
 		r.meter.HalveRate()

@@ -16,7 +16,7 @@ const hedgeGainLeast = 2 * time.Millisecond
 
 // hedge relieves the rail that would end last. Nothing waits on the link.
 func (c *Core) hedge(l *link, now clock.Time) {
-	slow, last := l.slowest(now)
+	slow, last := l.slowest()
 	if slow == nil {
 		return
 	}
@@ -56,7 +56,7 @@ func (a *attempt) tries() int {
 }
 
 // slowest is the rail that would end last, and when by its rate, in ns from now.
-func (l *link) slowest(now clock.Time) (slow *railState, last float64) {
+func (l *link) slowest() (slow *railState, last float64) {
 	for _, r := range l.rails {
 		if r == nil || r.slices == 0 || !r.usable() {
 			continue

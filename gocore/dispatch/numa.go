@@ -13,7 +13,7 @@ import (
 // With RailOptions.OwnNode (allow_cross_numa is false) they do not help: as long as the link has a usable rail on the
 // memory's node, rails of other nodes leave its tasks alone, and take others that wait behind them. When it has none,
 // by failure or because no NIC is there, every rail may, since nobody is to see FAILED while a path is left. An unknown
-// known keeps nobody away: memory without a node goes everywhere, a rail without one takes everything.
+// node keeps nobody away: memory without a node goes everywhere, a rail without one takes everything.
 
 // numaNodesMax is the number of NUMA nodes that are kept apart; a rail beyond counts as one without a known node.
 const numaNodesMax = 64

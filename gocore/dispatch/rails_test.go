@@ -248,10 +248,10 @@ func TestHealthThenNodeThenFinishThenTheLeastLatelyUsed(t *testing.T) {
 	require.Equal(t, []uint16{1, 2, 1, 2}, send(4), "the near ones in turn")
 	near := r.core.rail(id, railOf(id, 1, 1))
 	near.health.Lower(100)
-	r.core.rerank(near.link, r.now)
+	r.core.rerank(near.link)
 	require.Equal(t, []uint16{2, 2}, send(2), "the healthy one of them, although the other would be quicker")
 	r.core.rail(id, railOf(id, 2, 1)).health.Lower(100)
-	r.core.rerank(near.link, r.now)
+	r.core.rerank(near.link)
 	require.Equal(t, []uint16{0}, send(1), "health comes before nearness")
 }
 

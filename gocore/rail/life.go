@@ -114,7 +114,7 @@ func (l *Life) Troubled() bool { return l.Breaker.failures > 0 || l.Start.Rampin
 // Observe notes an event and returns the change that follows.
 func (l *Life) Observe(e Event, s *Settings, now clock.Time) Change {
 	change := Change{From: l.state, Opened: l.note(e, s, now)}
-	change.To = l.next(e, s, now)
+	change.To = l.next(e)
 	if change.To == change.From {
 		return change
 	}
@@ -157,7 +157,7 @@ func (l *Life) note(e Event, s *Settings, now clock.Time) (opened bool) {
 }
 
 // next is the state after an event that is in the books already.
-func (l *Life) next(e Event, s *Settings, now clock.Time) State {
+func (l *Life) next(e Event) State {
 	switch {
 	case e == Ended && l.state.Fenced(), e == Fenced && l.state.Ended():
 		return DownFenced
