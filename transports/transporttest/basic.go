@@ -68,6 +68,15 @@ func (p *pair) launch(op transport.Op, rail transport.Rail, local *Operand, remo
 	return list[:p.c.Submit(list...)]
 }
 
+// arrive waits for slices of a volley and requires each to have brought its bytes.
+func (p *pair) arrive(t *testing.T, list []*transport.Slice, to *Memory, size uint64) {
+	t.Helper()
+	p.c.Succeed(t, list...)
+	for i := range list {
+		require.NoError(t, to.Check(tagMoved, uint64(i)*size, uint64(i)*size, size), "slice %d", i)
+	}
+}
+
 // seeded gives the random numbers of a test, from TENT_TEST_SEED or anew, and prints the seed when the test fails.
 func seeded(t *testing.T) *rand.Rand {
 	seed := uint64(time.Now().UnixNano())

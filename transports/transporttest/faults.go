@@ -63,10 +63,7 @@ func testHold(t *testing.T, h Harness) {
 		list = list[:p.c.Submit(list...)] // returns: Submit never waits for a peer
 		p.saysNothing(t, rail, begin)
 		release()
-		for i, end := range p.c.Wait(t, list...) {
-			require.Nil(t, end.Err)
-			require.NoError(t, to.Check(tagMoved, uint64(i)*size, uint64(i)*size, size))
-		}
+		p.arrive(t, list, to, size)
 	}
 }
 

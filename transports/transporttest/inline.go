@@ -75,7 +75,7 @@ func testInline(t *testing.T, h Harness) {
 		if list := g.slices(p.c.Rail(t), 4); !p.inline(list...) {
 			p.c.Must(t, list...)
 		}
-		g.check(t, 0, 8, true)
+		g.check(t, 0, 8)
 	}
 	p.c.Barrier(t)
 }

@@ -286,7 +286,7 @@ func testLostPieces(t *testing.T, h Harness) {
 						continue
 					}
 					require.Nil(t, end.Err)
-					g.check(t, i*per, (i+1)*per, true)
+					g.check(t, i*per, (i+1)*per)
 				}
 				back()
 				p.requireSame(t, rail)

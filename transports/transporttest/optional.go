@@ -82,10 +82,7 @@ func testPoller(t *testing.T, h Harness) {
 		} else {
 			p.pollUntil(t, list)
 		}
-		for i, end := range p.c.Wait(t, list...) {
-			require.Nil(t, end.Err)
-			require.NoError(t, remote.Check(tagMoved, uint64(i)*size, uint64(i)*size, size))
-		}
+		p.arrive(t, list, remote.Memory, size)
 	}
 }
 

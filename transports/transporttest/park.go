@@ -150,10 +150,7 @@ func testSleeper(t *testing.T, h Harness) {
 			}
 			parker.Arm()
 		}
-		for i, end := range p.c.Wait(t, list...) {
-			require.Nil(t, end.Err)
-			require.NoError(t, remote.Check(tagMoved, uint64(i)*size, uint64(i)*size, size))
-		}
+		p.arrive(t, list, remote.Memory, size)
 	}
 	require.Positive(t, found.Load(), "others found all that it slept for")
 }

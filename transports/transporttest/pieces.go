@@ -65,16 +65,12 @@ func (g *grid) slices(rail transport.Rail, per int) (list []*transport.Slice) {
 	return list
 }
 
-// check requires pieces [first, end) to have moved, or to be as they were before, and their gaps to be whole.
-func (g *grid) check(t *testing.T, first, end int, moved bool) {
+// check requires pieces [first, end) to have moved, and their gaps to be whole.
+func (g *grid) check(t *testing.T, first, end int) {
 	t.Helper()
 	seen := g.to.Seen()
 	for i := first; i < end; i++ {
-		tag, from := uint64(tagBefore), g.toAt[i]
-		if moved {
-			tag, from = tagMoved, g.fromAt[i]
-		}
-		require.NoError(t, seen.Check(tag, from, g.toAt[i], g.bytes), "%s of piece %d", g.op, i)
+		require.NoError(t, seen.Check(tagMoved, g.fromAt[i], g.toAt[i], g.bytes), "%s of piece %d", g.op, i)
 		require.NoError(t, seen.Check(tagBefore, g.toAt[i]+g.bytes, g.toAt[i]+g.bytes, g.stride-g.bytes),
 			"behind piece %d", i)
 	}
@@ -90,7 +86,7 @@ func testPieces(t *testing.T, h Harness) {
 			t.Run(fmt.Sprintf("%s/%d", op, c.bytes), func(t *testing.T) {
 				g := p.newGrid(t, op, c.n, min(fit(p.c, c.bytes), p.a.Info.SliceMax))
 				p.c.Must(t, g.slices(p.c.Rail(t), c.per)...)
-				g.check(t, 0, c.n, true)
+				g.check(t, 0, c.n)
 			})
 		}
 	}
@@ -111,7 +107,7 @@ func testPiecesOutside(t *testing.T, h Harness) {
 		for i, end := range p.c.Wait(t, list...) {
 			if i != 2 {
 				require.Nil(t, end.Err)
-				g.check(t, i*per, (i+1)*per, true)
+				g.check(t, i*per, (i+1)*per)
 				continue
 			}
 			require.NotNil(t, end.Err)
@@ -135,7 +131,7 @@ func testPiecesWithdrawn(t *testing.T, h Harness) {
 			var failed []int
 			for i, end := range p.c.Wait(t, list...) {
 				if end.Err == nil {
-					g.check(t, i*per, min((i+1)*per, n), true)
+					g.check(t, i*per, min((i+1)*per, n))
 					continue
 				}
 				require.Equal(t, errs.Withdrawn, end.Err.Code, "%v", end.Err)

@@ -135,21 +135,25 @@ func testRevokeReads(t *testing.T, h Harness) {
 	size := fit(p.c, 64<<10)
 	for round := range 5 {
 		local, remote := p.operands(t, n*size)
-		remote.Fill(tagMoved, 0, remote.Size)
-		list := p.launch(transport.Read, p.c.Rail(t), local, remote, n, size)
-		if round > 0 {
-			p.c.Wait(t, list[:min(round, len(list))]...)
-		}
-		remote.Revoke(t, nil)
-		remote.Fill(tagAfter, 0, remote.Size)
-		for i, end := range p.c.Wait(t, list...) {
-			if at := uint64(i) * size; end.Err == nil {
-				require.NoError(t, local.Check(tagMoved, at, at, size), "slice %d shows bytes of after the fence", i)
-			} else {
-				requireCutOff(t, end.Err)
-			}
-		}
+		p.readsCutOff(t, local, remote, n, size, round, func() { remote.Revoke(t, nil) })
 		requireCutOff(t, p.c.One(t, p.c.Slice(transport.Read, p.c.Rail(t), local, 0, remote, 0, size)))
+	}
+}
+
+// readsCutOff begins READs of n slots, waits for the first of them and cuts them off, by Revoke or a fence.
+func (p *pair) readsCutOff(t *testing.T, local *Operand, remote *Remote, n int, size uint64, first int, cut func()) {
+	t.Helper()
+	remote.Fill(tagMoved, 0, remote.Size)
+	list := p.launch(transport.Read, p.c.Rail(t), local, remote, n, size)
+	p.c.Wait(t, list[:min(first, len(list))]...)
+	cut()
+	remote.Fill(tagAfter, 0, remote.Size)
+	for i, end := range p.c.Wait(t, list...) {
+		if at := uint64(i) * size; end.Err == nil {
+			require.NoError(t, local.Check(tagMoved, at, at, size), "slice %d shows bytes of after the fence", i)
+		} else {
+			requireCutOff(t, end.Err)
+		}
 	}
 }
 
@@ -206,21 +210,8 @@ func testFencedReads(t *testing.T, h Harness) {
 	size := fit(p.c, 64<<10)
 	local, remote := p.operands(t, n*size)
 	for round := range 5 {
-		remote.Fill(tagMoved, 0, remote.Size)
 		local.Fill(tagBefore, 0, local.Size)
-		list := p.launch(transport.Read, p.c.Rail(t), local, remote, n, size)
-		if round > 0 {
-			p.c.Wait(t, list[:min(round, len(list))]...)
-		}
-		p.c.Fence(t, remote, nil)
-		remote.Fill(tagAfter, 0, remote.Size)
-		for i, end := range p.c.Wait(t, list...) {
-			if at := uint64(i) * size; end.Err == nil {
-				require.NoError(t, local.Check(tagMoved, at, at, size), "slice %d shows bytes of after the fence", i)
-			} else {
-				requireCutOff(t, end.Err)
-			}
-		}
+		p.readsCutOff(t, local, remote, n, size, round, func() { p.c.Fence(t, remote, nil) })
 		p.c.Must(t, p.c.Slice(transport.Read, p.c.Rail(t), local, 0, remote, 0, size))
 		require.NoError(t, local.Check(tagAfter, 0, 0, size))
 	}
@@ -374,7 +365,7 @@ func testRevokePeer(t *testing.T, h Harness) {
 	requireCutOff(t, other.c.One(t, other.c.Slice(transport.Write, other.c.Rail(t), far, 0, theirs, 0, size)))
 }
 
-// testRevokePeerLater has the peer that was shut out come back. It comes on the next generation of its rail, over a
+// testRevokePeerLater lets the peer that was shut out come back. It comes on the next generation of its rail, over a
 // link that it attaches anew, and in any epoch that it cares to name.
 func testRevokePeerLater(t *testing.T, h Harness) {
 	p := newPair(t, h)
