@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -241,3 +242,13 @@ def milliseconds(timeout: float | str | None, otherwise: int = 1 << 40, name: st
         return otherwise
     timeout = seconds_of(timeout, name, none=", or None for no limit")
     return min(-int(-timeout * 1000 // 1), otherwise)
+
+
+def instant(timeout: float | str | None) -> float:
+    """The instant on time.monotonic()'s clock that is `timeout` away; None is decades away."""
+    return time.monotonic() + milliseconds(timeout) / 1000
+
+
+def left_ms(over: float) -> int:
+    """The whole milliseconds until an instant, rounded up: none, or fewer, once it has come."""
+    return -int((time.monotonic() - over) * 1000 // 1)

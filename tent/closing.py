@@ -144,9 +144,9 @@ def _pending(engine: Handle) -> list[int]:
 
 def _wait_all(engine: Handle, limit_ms: int, hurry: threading.Event | None = None) -> None:
     """Waits until nothing is under way, the time is over, or somebody is in a hurry."""
-    until = time.monotonic() + limit_ms / 1000
+    over = time.monotonic() + limit_ms / 1000
     while ids := array("Q", _pending(engine)):
-        left_ms = int((until - time.monotonic()) * 1000)
+        left_ms = _native.left_ms(over)
         if left_ms <= 0 or (hurry is not None and hurry.is_set()):
             return
         address, n = ids.buffer_info()

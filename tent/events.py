@@ -107,7 +107,7 @@ class Events(Stream[Event]):
         """The next event of a kind, or the next that `wanted` says yes to; others before it are taken too. The builtin
         TimeoutError if none comes within `timeout` seconds."""
         fits = wanted if callable(wanted) else lambda event: bool(event.kind == wanted)
-        return self._next(_native.milliseconds(timeout), fits, timeout)
+        return self._next(fits, timeout)
 
     def fileno(self) -> int:
         """A file descriptor that is readable while some wait; for select and epoll, not for reading."""

@@ -3,7 +3,6 @@ own over fileno()."""
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -46,20 +45,18 @@ class Stream(Generic[T]):
 
     def get(self, timeout: float | str | None = None) -> T:
         """The next one; waits for it. The builtin TimeoutError if none comes within `timeout` seconds."""
-        return self._next(_native.milliseconds(timeout), lambda _: True, timeout)
+        return self._next(lambda _: True, timeout)
 
-    def _next(self, limit_ms: int, fits: Callable[[T], bool], timeout: float | str | None) -> T:
-        over = time.monotonic() + limit_ms / 1000
+    def _next(self, fits: Callable[[T], bool], timeout: float | str | None) -> T:
+        over = _native.instant(timeout)
         while True:
-            for item in self._take(1):
-                if fits(item):
-                    return item
-                break
-            else:
-                left_ms = -int((time.monotonic() - over) * 1000 // 1)
-                if left_ms <= 0:
-                    raise TimeoutError(f"no {self._what} came within {limit_of(timeout)}")
-                self._wait(min(_native.WAIT_SLICE_MS, left_ms))
+            if taken := self._take(1):
+                if fits(taken[0]):
+                    return taken[0]
+                continue
+            if (left_ms := _native.left_ms(over)) <= 0:
+                raise TimeoutError(f"no {self._what} came within {limit_of(timeout)}")
+            self._wait(min(_native.WAIT_SLICE_MS, left_ms))
 
     async def get_async(self, timeout: float | str | None = None) -> T:
         """get() without blocking the event loop."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import Context
@@ -326,13 +325,14 @@ class Transfer:
                 while (state := wait(engine, batch, _native.WAIT_SLICE_MS)) <= PENDING:
                     pass
                 return state
-            left_ms = _native.milliseconds(timeout)
-            over = time.monotonic() + left_ms / 1000
-            while (state := wait(engine, batch, min(left_ms, _native.WAIT_SLICE_MS))) <= PENDING:
+            over = _native.instant(timeout)
+            while True:
+                left_ms = max(0, _native.left_ms(over))
+                state = wait(engine, batch, min(left_ms, _native.WAIT_SLICE_MS))
+                if state > PENDING:
+                    return state
                 if left_ms == 0:
                     raise TimeoutError(f"the transfer has not ended within {limit_of(timeout)}; it goes on")
-                left_ms = max(0, -int((time.monotonic() - over) * 1000 // 1))
-            return state
         except TentError:
             self._unless_settled()
         except RuntimeError as error:
@@ -399,7 +399,7 @@ def _engines(transfers: list[Transfer]) -> set[Handle]:
     return {transfer._engine for transfer in transfers}
 
 
-def _wait_some(pending: list[Transfer], need: int, over: float | None) -> bool:
+def _wait_some(pending: list[Transfer], need: int, over: float) -> bool:
     """Waits until `need` of the pending transfers have ended; False if time ran out first. Transfers of one engine are
     waited for in its core; several engines take turns."""
     groups: list[tuple[Handle, list[Transfer], array[int]]] = []
@@ -408,10 +408,9 @@ def _wait_some(pending: list[Transfer], need: int, over: float | None) -> bool:
         groups.append((engine, members, array("Q", [transfer._batch for transfer in members])))
     turn_ms = _native.WAIT_SLICE_MS if len(groups) == 1 else _TURN_MS
     while True:
-        ended, left_ms = 0, turn_ms
+        ended = left_ms = 0
         for engine, members, ids in groups:
-            if over is not None:
-                left_ms = -int((time.monotonic() - over) * 1000 // 1)
+            left_ms = _native.left_ms(over)
             ended += _ended_of(engine, members, ids, min(need, len(ids)), max(0, min(left_ms, turn_ms)))
         if ended >= need:
             return True
@@ -447,7 +446,7 @@ def wait(
         raise InvalidArgumentError(f"return_when is {return_when!r}: it must be one of tent's three constants")
     everything = _list(transfers)
     _engines(everything)
-    over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
+    over = _native.instant(timeout)
     while True:
         pending = [transfer for transfer in everything if not transfer.done()]
         done = len(everything) - len(pending)
@@ -468,11 +467,11 @@ def as_completed(transfers: Iterable[Transfer], timeout: float | str | None = No
     are over; the others go on."""
     pending = list(dict.fromkeys(_list(transfers)))
     _engines(pending)
-    over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
+    over = _native.instant(timeout)
     return _as_completed(pending, over, timeout)
 
 
-def _as_completed(pending: list[Transfer], over: float | None, timeout: float | str | None) -> Iterator[Transfer]:
+def _as_completed(pending: list[Transfer], over: float, timeout: float | str | None) -> Iterator[Transfer]:
     while pending:
         ended: list[Transfer] = []
         going: list[Transfer] = []

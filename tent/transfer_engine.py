@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
@@ -357,10 +356,10 @@ class TransferEngine:
     def wait(self, batch_id: int, timeout: float | str | None = None) -> TransferStatus:
         """Waits for the end of every task. The builtin TimeoutError if `timeout` seconds were not enough: the batch
         goes on."""
-        over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
+        over = _native.instant(timeout)
         _u64(batch_id, "batch_id")
         while True:
-            left_ms = _native.WAIT_SLICE_MS if over is None else -int((time.monotonic() - over) * 1000 // 1)
+            left_ms = _native.left_ms(over)
             state = self.engine._call(
                 self.engine._library.pybind_Wait, batch_id, max(0, min(left_ms, _native.WAIT_SLICE_MS))
             )
