@@ -9,6 +9,7 @@ ForkError; no call into Go happens there, not even in `__del__` or at exit.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -74,6 +75,11 @@ CLOSED = cast("Library", Gone(closed_error))
 def forked() -> bool:
     """Whether this process is a forked child of one that had loaded the engine."""
     return _forked
+
+
+def reachable() -> bool:
+    """Whether a finalizer may call Go: not in a forked child, and not while the interpreter ends."""
+    return not _forked and not sys.is_finalizing()
 
 
 def load() -> Library:

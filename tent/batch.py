@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sized
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _abi, _native, moving
@@ -161,24 +159,20 @@ class Batch:
     def __enter__(self) -> Batch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._discard()
 
     async def __aenter__(self) -> Batch:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._discard()
 
     def __repr__(self) -> str:
         return f"<Batch of {self._requests} requests at {self._engine.address}{'' if self._builder else ', used up'}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_builder", 0) and not _native.forked() and not sys.is_finalizing():
+        if getattr(self, "_builder", 0) and _native.reachable():
             self._discard()
 
 

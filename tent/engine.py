@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
 import threading
 import warnings
 import weakref
@@ -13,7 +12,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import repeat
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
@@ -464,18 +462,14 @@ class Engine(Moves, Admission):
         self._check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         close_engine(self, None if kind is None else 0)
 
     async def __aenter__(self) -> Engine:
         self._check_open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.aclose(None if kind is None else 0)
 
     def __repr__(self) -> str:
@@ -487,7 +481,7 @@ class Engine(Moves, Admission):
         raise TypeError("an Engine cannot be pickled; send engine.export() and open it in the other process")
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or _native.forked() or sys.is_finalizing():
+        if getattr(self, "_closed", True) or not _native.reachable():
             return
         warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
         close_in_background(self)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _html, _native
@@ -142,9 +140,7 @@ class Events(Stream[Event]):
     def __enter__(self) -> Events:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -164,7 +160,7 @@ class Events(Stream[Event]):
         raise TypeError("Events cannot be pickled; they belong to their engine")
 
     def __del__(self) -> None:
-        if not self._closed and not self._engine.closed and not _native.forked() and not sys.is_finalizing():
+        if not self._closed and not self._engine.closed and _native.reachable():
             self.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +94,7 @@ class Grid:
         return f"<Grid {side} {self.n_pages} pages of {self.page_bytes} bytes in {self.n_regions} regions>"
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not _native.forked() and not sys.is_finalizing():
+        if not getattr(self, "_closed", True) and _native.reachable():
             self.close()
 
 

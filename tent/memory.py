@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from . import _native
@@ -35,7 +34,7 @@ class Memory:
         self._free = free
 
     def __del__(self) -> None:
-        if self._free is not None and not _native.forked() and not sys.is_finalizing():
+        if self._free is not None and _native.reachable():
             self._free()
 
     @property

@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Iterable
 from itertools import pairwise
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, _text
@@ -401,17 +400,13 @@ class Region:
     def __enter__(self) -> Region:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Region:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __repr__(self) -> str:
@@ -434,7 +429,7 @@ class Region:
         raise TypeError("a Region cannot be pickled; send engine.export() and open it in the other process")
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or self._engine.closed or _native.forked() or sys.is_finalizing():
+        if getattr(self, "_closed", True) or self._engine.closed or not _native.reachable():
             return
         try:
             if self.closed:  # its time was over

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from . import _native, _text
@@ -329,17 +327,13 @@ class Segment:
     def __enter__(self) -> Segment:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Segment:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -356,7 +350,7 @@ class Segment:
         raise TypeError("a Segment cannot be pickled; send engine.export() and open it in the other process")
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not _native.forked() and not sys.is_finalizing():
+        if not getattr(self, "_closed", True) and _native.reachable():
             try:
                 self.close()
             except Exception:  # the engine is closing at this moment, on another thread

@@ -9,7 +9,6 @@ tent.torch does not import torch: it asks tensors for their shape, strides and a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from .engine import Engine
@@ -143,9 +142,7 @@ class PagedCache:
     def __enter__(self) -> PagedCache:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -428,6 +427,6 @@ class nixl_agent:
         return f"<nixl_agent {self.name!r} over tent, {state}>"
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not _native.forked() and not sys.is_finalizing():
+        if not getattr(self, "_closed", True) and _native.reachable():
             with contextlib.suppress(Exception):
                 self.close()

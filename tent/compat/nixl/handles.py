@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -198,7 +197,7 @@ class nixl_xfer_handle:
     def __del__(self) -> None:
         """Cancels the transfer, as upstream's handle does that is dropped, and waits for nothing: the engine holds the
         memory until it is quiet."""
-        if _native.forked() or sys.is_finalizing():
+        if not _native.reachable():
             return
         for transfer in getattr(self, "_sent", None) or ():
             with contextlib.suppress(TentError):  # the engine has closed
