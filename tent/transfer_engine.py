@@ -7,7 +7,6 @@ import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, buffers, files, moving, packing
@@ -88,7 +87,7 @@ class TransferEngine:
 
     def get_segment_name(self) -> str:
         """The name under which peers open this engine."""
-        return str(self.engine._info["segment_name"])
+        return self.engine.address
 
     def get_rpc_server_address(self) -> str:
         """The host of the control plane."""
@@ -347,7 +346,7 @@ class TransferEngine:
         """The state of the batch: COMPLETED if all tasks are, else PENDING if any is, else the worst."""
         self.engine._call(self.engine._library.pybind_Progress)
         summary = self.engine._call_json(self.engine._library.pybind_Summary, _u64(batch_id, "batch_id"))
-        return TransferStatus(_state(summary["state"]), int(summary["bytes"]))
+        return TransferStatus(TransferStatusEnum(summary["state"]), int(summary["bytes"]))
 
     def progress_batch(self, batch_id: int) -> None:
         """Lets the engine work, without blocking."""
@@ -391,13 +390,16 @@ class TransferEngine:
             except BaseException:
                 self._canceled(batch)
                 raise
-            if status.state != COMPLETED:
-                raise transfer_error(
-                    status.state, self.engine._call_json(self.engine._library.pybind_Failure, batch), []
-                )
-            return status
+            return self._completed(batch, status)
         finally:
             self.free_transfer_batch(batch)
+
+    def _completed(self, batch: int, status: TransferStatus) -> TransferStatus:
+        """Returns the status of a batch that has ended, and raises TransferError for any other end than COMPLETED."""
+        if status.state == COMPLETED:
+            return status
+        failure = self.engine._call_json(self.engine._library.pybind_Failure, batch)
+        raise transfer_error(status.state, failure, [])
 
     def _canceled(self, batch: int) -> TransferStatus:
         self.engine._call(self.engine._library.pybind_Cancel, batch, -1)
@@ -419,13 +421,9 @@ class TransferEngine:
             self.engine._library.pybind_Notify, _segment(target_id, "target_id"), packed.address, 0, False
         )
         try:
-            status = self.wait(batch)
-            if status.state != COMPLETED:
-                raise transfer_error(
-                    status.state, self.engine._call_json(self.engine._library.pybind_Failure, batch), []
-                )
+            self._completed(batch, self.wait(batch))
         finally:
-            self.engine._call(self.engine._library.pybind_FreeBatch, batch)
+            self.free_transfer_batch(batch)
 
     def recv_notifi(self) -> list[Notification]:
         """All notifications that have come."""
@@ -440,10 +438,8 @@ class TransferEngine:
     def __enter__(self) -> TransferEngine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.engine.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self.engine.__exit__(*raised)
 
     def __repr__(self) -> str:
         return f"<TransferEngine over {self.engine!r}>"
@@ -455,10 +451,6 @@ class TransferEngine:
 _STATES = tuple(TransferStatusEnum)
 
 
-def _state(value: Any) -> TransferStatusEnum:
-    return TransferStatusEnum[value] if isinstance(value, str) else TransferStatusEnum(value)
-
-
 def _options(value: MemoryOptions) -> MemoryOptions:
     if not isinstance(value, MemoryOptions):
         raise InvalidArgumentError(f"options is {value!r}: it must be a tent.MemoryOptions")
@@ -466,22 +458,20 @@ def _options(value: MemoryOptions) -> MemoryOptions:
 
 
 def _u64(value: int, what: str) -> int:
-    """The border to Go does not check the range of 64-bit integers; this does."""
-    n = integer_of(value)
-    if n is None or not 0 <= n < 1 << 64:
-        raise InvalidArgumentError(f"{what} is {value!r}: it must be an integer of 64 bits, not negative")
-    return n
+    return _number(value, what, 1 << 64, "an integer of 64 bits, not negative")
 
 
 def _segment(value: int, what: str) -> int:
-    n = integer_of(value)
-    if n is None or not 0 <= n < 1 << 63:
-        raise InvalidArgumentError(f"{what} is {value!r}: it must be the handle of a segment")
-    return n
+    return _number(value, what, 1 << 63, "the handle of a segment")
 
 
 def _task(value: int) -> int:
+    return _number(value, "task_id", 1 << 31, "the index of a request")
+
+
+def _number(value: int, what: str, end: int, takes: str) -> int:
+    """The border to Go does not check the range of integers; this does."""
     n = integer_of(value)
-    if n is None or not 0 <= n < 1 << 31:
-        raise InvalidArgumentError(f"task_id is {value!r}: it must be the index of a request")
+    if n is None or not 0 <= n < end:
+        raise InvalidArgumentError(f"{what} is {value!r}: it must be {takes}")
     return n
