@@ -122,8 +122,7 @@ func Summary(id int64, batch uint64) (string, error) {
 			}
 		}
 		return toJSON(map[string]any{"state": s.State, "bytes": s.Bytes, "total": s.Total, "tasks": s.Tasks,
-			"pending": s.Pending, "attempts": s.Attempts, "failovers": s.Failovers, "transports": used,
-			"dirty": s.Dirty, "trace": s.Trace,
+			"attempts": s.Attempts, "failovers": s.Failovers, "transports": used, "trace": s.Trace,
 			"elapsed_ns": e.Elapsed(dispatch.BatchID(batch)).Nanoseconds()}), nil
 	})
 }

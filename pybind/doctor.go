@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/share"
@@ -34,15 +33,7 @@ type part struct {
 // environment's settings name, stay in the process. environment is that of Open.
 func Doctor(environment string) (text string, err error) {
 	defer guard(&err)
-	env, err := environmentOf(environment)
-	if err != nil {
-		return "", err
-	}
-	sources, err := config.Read(env)
-	if err != nil {
-		return "", err
-	}
-	paths, err := sources.PlugIns()
+	_, paths, err := sourcesOf(environment)
 	if err != nil {
 		return "", err
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"math"
-	"time"
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/engine"
@@ -21,10 +19,6 @@ import (
 // need not be UTF-8.
 func Open(environment string, arguments string, keywords string, name string) (id int64, err error) {
 	defer guard(&err)
-	env, err := environmentOf(environment)
-	if err != nil {
-		return 0, err
-	}
 	var given []any
 	for _, text := range []string{arguments, keywords} {
 		if text != "" {
@@ -34,11 +28,7 @@ func Open(environment string, arguments string, keywords string, name string) (i
 	if name != "" {
 		given = append(given, map[string]any{"name": name})
 	}
-	sources, err := config.Read(env, given...)
-	if err != nil {
-		return 0, err
-	}
-	paths, err := sources.PlugIns()
+	sources, paths, err := sourcesOf(environment, given...)
 	if err != nil {
 		return 0, err
 	}
@@ -57,6 +47,19 @@ func Open(environment string, arguments string, keywords string, name string) (i
 		return 0, err
 	}
 	return add(e, faults), nil
+}
+
+// sourcesOf reads the settings of Open, and the paths of the plug-ins that they name.
+func sourcesOf(environment string, given ...any) (s config.Sources, paths []string, err error) {
+	env, err := environmentOf(environment)
+	if err != nil {
+		return s, nil, err
+	}
+	if s, err = config.Read(env, given...); err != nil {
+		return s, nil, err
+	}
+	paths, err = s.PlugIns()
+	return s, paths, err
 }
 
 // environmentOf reads the variables of Open.
@@ -90,17 +93,14 @@ func Info(id int64) (string, error) {
 		for _, s := range e.Config().Dump() {
 			settings = append(settings, setting{s.Key, s.Value, s.Origin, s.Active, s.Why, s.Takes, s.Help})
 		}
-		self := e.Self()
 		address, size := e.Page()
 		numbers := map[string]uint8{} // of hints
 		for _, name := range e.Transports() {
 			numbers[name] = e.Config().NumberOf(name)
 		}
-		return toJSON(map[string]any{"address": e.Address(), "name": e.Name(), "segment_name": e.Address(),
-			"id": self.ID.String(), "machine_id": self.MachineID, "port": e.Port(),
-			"page_address": uint64(address),
-			"page_bytes":   size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
-			"transports": e.Transports(), "numbers": numbers, "platforms": e.Platforms(),
+		return toJSON(map[string]any{"address": e.Address(), "name": e.Name(), "id": e.Self().ID.String(),
+			"port": e.Port(), "page_address": uint64(address), "page_bytes": size, "event_fd": e.EventFd(),
+			"note_fd": e.NoteFd(), "config": settings, "numbers": numbers, "platforms": e.Platforms(),
 			"default_priority": e.Config().Engine.DefaultPriority}), nil
 	})
 }
@@ -124,14 +124,13 @@ func Forget(id int64) (n int64, err error) {
 	return 0, remove(id)
 }
 
-// ms is n milliseconds, or the longest time where that would overflow: 292 years either way.
-func ms(n int64) time.Duration {
-	const most = math.MaxInt64 / int64(time.Millisecond)
-	return time.Duration(max(-most, min(n, most))) * time.Millisecond
-}
-
-func limited(timeoutMs int64) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), ms(timeoutMs))
+// accessOf reads the rights of peers to memory, and the peers that have them.
+func accessOf(op string, permission int64, peers string) (mem.Permission, []string, error) {
+	if permission < 0 || permission > 2 {
+		return 0, nil, errs.New(errs.InvalidArgument, op, "permission %d is not 0, 1 or 2", permission)
+	}
+	to, err := listOf("peers", peers)
+	return mem.Permission(permission), to, err
 }
 
 // Register registers memory and returns its region's id. Peers are patterns of identities as a JSON list, "" for all.
@@ -139,15 +138,12 @@ func Register(
 	id int64, address, size uint64, readOnly, growable bool, name, location string, permission int64, peers string,
 ) (uint64, error) {
 	return on(id, func(e *engine.Engine) (uint64, error) {
-		if permission < 0 || permission > 2 {
-			return 0, errs.New(errs.InvalidArgument, "register", "permission %d is not 0, 1 or 2", permission)
-		}
-		to, err := listOf("peers", peers)
+		allowed, to, err := accessOf("register", permission, peers)
 		if err != nil {
 			return 0, err
 		}
 		r, err := e.Register(engine.Memory{Addr: uintptr(address), Size: size, ReadOnly: readOnly, Growable: growable,
-			Name: name, Location: mem.Location(location), Permission: mem.Permission(permission), Peers: to})
+			Name: name, Location: mem.Location(location), Permission: allowed, Peers: to})
 		return uint64(r), err
 	})
 }
@@ -157,15 +153,12 @@ func Allocate(
 	id int64, size uint64, name, location string, permission int64, prefault, hugepages bool, peers string,
 ) (string, error) {
 	return on(id, func(e *engine.Engine) (string, error) {
-		if permission < 0 || permission > 2 {
-			return "", errs.New(errs.InvalidArgument, "allocate", "permission %d is not 0, 1 or 2", permission)
-		}
-		to, err := listOf("peers", peers)
+		allowed, to, err := accessOf("allocate", permission, peers)
 		if err != nil {
 			return "", err
 		}
 		region, memory, err := e.Allocate(engine.Memory{Size: size, Name: name, Location: mem.Location(location),
-			Permission: mem.Permission(permission), Prefault: prefault, HugePages: hugepages, Peers: to})
+			Permission: allowed, Prefault: prefault, HugePages: hugepages, Peers: to})
 		if err != nil {
 			return "", err
 		}
@@ -177,14 +170,9 @@ func Allocate(
 // CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when a driver or
 // the kernel still may: its memory must stay where it is.
 func CloseRegion(id int64, region uint64, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (n int64, err error) {
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
-		err = e.CloseRegion(ctx, mem.RegionID(region))
-		if e.Lingers(mem.RegionID(region)) {
-			n = 1
-		}
-		return n, err
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
+		err := e.CloseRegion(ctx, mem.RegionID(region))
+		return one(e.Lingers(mem.RegionID(region))), err
 	})
 }
 
@@ -210,18 +198,14 @@ func EndMemory(id int64, region uint64, timeoutMs int64) (n int64, err error) {
 
 // FenceRegion returns when nothing that the peer ("" for all) began before can touch the region.
 func FenceRegion(id int64, region uint64, peer string, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (int64, error) {
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
 		return 0, e.FenceRegion(ctx, mem.RegionID(region), peer)
 	})
 }
 
 // RemapRegion returns when peers reach the pages that are behind a range now, and nothing of before touches it.
 func RemapRegion(id int64, region, offset, length uint64, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (int64, error) {
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
 		return 0, e.RemapRegion(ctx, mem.RegionID(region), offset, length)
 	})
 }
@@ -241,13 +225,11 @@ func RegionStanding(id int64, region uint64) (string, error) {
 // other engines alone, wait also those that start within the limit. Identities are those that the peer may have, as a
 // JSON list, "" for any.
 func OpenSegment(id int64, target, identities string, another, wait bool, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (int64, error) {
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
 		wanted, err := listOf("identity", identities)
 		if err != nil {
 			return 0, err
 		}
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
 		s, err := e.OpenWith(ctx, target, engine.OpenOptions{Identities: wanted, Another: another, Wait: wait})
 		return int64(s), err
 	})
@@ -256,9 +238,7 @@ func OpenSegment(id int64, target, identities string, another, wait bool, timeou
 // OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8 durable,
 // 16 cached.
 func OpenFile(id int64, path string, flags int64, size uint64, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (int64, error) {
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
 		s, err := e.OpenFile(ctx, path, engine.FileOptions{Create: flags&1 != 0, Truncate: flags&2 != 0,
 			ReadOnly: flags&4 != 0, Cached: flags&16 != 0,
 			Durability: request.Durability(flags >> 3 & 1), Size: size})
@@ -279,9 +259,7 @@ func OpenBlob(id int64, address uint64, size int64) (int64, error) {
 
 // Segment describes an open segment in JSON; refresh asks the peer first.
 func Segment(id int64, segment int64, refresh bool) (string, error) {
-	return on(id, func(e *engine.Engine) (string, error) {
-		ctx, cancel := limited(10000)
-		defer cancel()
+	return within(id, 10000, func(ctx context.Context, e *engine.Engine) (string, error) {
 		info, err := e.Segment(ctx, engine.SegmentID(segment), refresh)
 		if err != nil {
 			return "", err
@@ -305,22 +283,15 @@ func CloseSegment(id int64, segment int64) (int64, error) {
 
 // Alive is 1 when the peer answers in its incarnation.
 func Alive(id int64, segment int64, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (yes int64, err error) {
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
 		alive, err := e.Alive(ctx, engine.SegmentID(segment))
-		if alive {
-			yes = 1
-		}
-		return yes, err
+		return one(alive), err
 	})
 }
 
 // Connect makes a segment ready for its first transfer.
 func Connect(id int64, segment int64, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (int64, error) {
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
 		return 0, e.Connect(ctx, engine.SegmentID(segment))
 	})
 }

@@ -16,12 +16,9 @@ func EventsOpen(id int64) (int64, error) {
 
 // EventsWait is 1 when events wait for a follower, after at most timeout.
 func EventsWait(id, fd, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (yes int64, err error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
 		some, err := e.EventsWait(engine.FollowerID(fd), ms(timeoutMs))
-		if some {
-			yes = 1
-		}
-		return yes, err
+		return one(some), err
 	})
 }
 

@@ -1,6 +1,7 @@
 package pybind
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/tent-engine/tent/gocore/engine"
@@ -52,9 +53,7 @@ func LeaseToken(id int64, lease uint64) (string, error) {
 
 // FindLease returns in JSON the lease of a segment's peer that a token names, as Segment describes regions.
 func FindLease(id int64, segment int64, token string, timeoutMs int64) (string, error) {
-	return on(id, func(e *engine.Engine) (string, error) {
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (string, error) {
 		r, err := e.FindLease(ctx, engine.SegmentID(segment), token)
 		if err != nil {
 			return "", err
@@ -66,9 +65,7 @@ func FindLease(id int64, segment int64, token string, timeoutMs int64) (string, 
 // OpenLease opens the lease of a segment's peer that a token names as a segment of its own. It returns in JSON the
 // number of that segment and the size of the lease.
 func OpenLease(id int64, of int64, token string, timeoutMs int64) (string, error) {
-	return on(id, func(e *engine.Engine) (string, error) {
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (string, error) {
 		opened, r, err := e.OpenLease(ctx, engine.SegmentID(of), token)
 		if err != nil {
 			return "", err

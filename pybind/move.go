@@ -170,136 +170,112 @@ func put(id, builder int64, t engine.Terms, note uint64, add func(*engine.Call) 
 }
 
 // Grid prepares pages of equal regions from JSON and returns its number.
-func Grid(id int64, text string) (grid int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	var g struct {
-		Segment int64 `json:"segment"`
-		Regions []struct {
-			ID      uint64 `json:"id"`
-			Address uint64 `json:"address"`
-			Offset  uint64 `json:"offset"`
-			Size    uint64 `json:"size"`
-		} `json:"regions"`
-		PageBytes uint64 `json:"page_bytes"`
-		Stride    uint64 `json:"stride"`
-		Offset    uint64 `json:"offset"`
-		Rows      uint64 `json:"rows"`
-		RowStride uint64 `json:"row_stride"`
-	}
-	if err := json.Unmarshal([]byte(text), &g); err != nil {
-		return 0, errs.Wrap(errs.InvalidArgument, "pages", err)
-	}
-	regions := make([]engine.GridRegion, len(g.Regions))
-	for i, r := range g.Regions {
-		regions[i] = engine.GridRegion{Addr: uintptr(r.Address), Region: mem.RegionID(r.ID), Offset: r.Offset,
-			Size: r.Size}
-	}
-	n, _, err := e.NewGrid(engine.SegmentID(g.Segment), regions, engine.Layout{PageBytes: g.PageBytes, Stride: g.Stride,
-		Offset: g.Offset, Rows: g.Rows, RowStride: g.RowStride})
-	return int64(n), err
+func Grid(id int64, text string) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		var g struct {
+			Segment int64 `json:"segment"`
+			Regions []struct {
+				ID      uint64 `json:"id"`
+				Address uint64 `json:"address"`
+				Offset  uint64 `json:"offset"`
+				Size    uint64 `json:"size"`
+			} `json:"regions"`
+			PageBytes uint64 `json:"page_bytes"`
+			Stride    uint64 `json:"stride"`
+			Offset    uint64 `json:"offset"`
+			Rows      uint64 `json:"rows"`
+			RowStride uint64 `json:"row_stride"`
+		}
+		if err := json.Unmarshal([]byte(text), &g); err != nil {
+			return 0, errs.Wrap(errs.InvalidArgument, "pages", err)
+		}
+		regions := make([]engine.GridRegion, len(g.Regions))
+		for i, r := range g.Regions {
+			regions[i] = engine.GridRegion{Addr: uintptr(r.Address), Region: mem.RegionID(r.ID), Offset: r.Offset,
+				Size: r.Size}
+		}
+		n, _, err := e.NewGrid(engine.SegmentID(g.Segment), regions, engine.Layout{PageBytes: g.PageBytes,
+			Stride: g.Stride, Offset: g.Offset, Rows: g.Rows, RowStride: g.RowStride})
+		return int64(n), err
+	})
 }
 
 // Addresses prepares n ranges by address and returns their number as a grid. words is the address of two sequences of
 // integers: the addresses and the lengths.
-func Addresses(id, segment, n int64, words uint64) (grid int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	both := stridedAt(words, 2)
-	g, err := e.NewAddresses(engine.SegmentID(segment), int(n), both[0].indexes(), both[1].indexes())
-	return int64(g), err
+func Addresses(id, segment, n int64, words uint64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		both := stridedAt(words, 2)
+		g, err := e.NewAddresses(engine.SegmentID(segment), int(n), both[0].indexes(), both[1].indexes())
+		return int64(g), err
+	})
 }
 
 // GridPages returns the number of pages in each region of a grid.
-func GridPages(id int64, grid int64) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	pages, err := e.GridPages(engine.GridID(grid))
-	return int64(pages), err
+func GridPages(id int64, grid int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		pages, err := e.GridPages(engine.GridID(grid))
+		return int64(pages), err
+	})
 }
 
 // CloseGrid forgets a grid.
-func CloseGrid(id int64, grid int64) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	e.CloseGrid(engine.GridID(grid))
-	return 0, nil
+func CloseGrid(id int64, grid int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		e.CloseGrid(engine.GridID(grid))
+		return 0, nil
+	})
 }
 
 // Builder begins a transfer that Start, Pages and Ranges put together. terms is the address of its terms: shapes have
 // terms of their own, and these are only checked, so that a wrong one is refused here and not with the first shape.
-func Builder(id int64, terms uint64) (builder int64, err error) {
-	defer guard(&err)
-	o, err := find(id)
-	if err != nil {
-		return 0, err
-	}
-	c, err := begin(o.engine, packedAt(terms).Terms())
-	if err != nil {
-		return 0, err
-	}
-	return o.builders.add(c), nil
+func Builder(id int64, terms uint64) (int64, error) {
+	return with(id, func(o opened) (int64, error) {
+		c, err := begin(o.engine, packedAt(terms).Terms())
+		if err != nil {
+			return 0, err
+		}
+		return o.builders.add(c), nil
+	})
 }
 
 // Commit submits a builder's transfer, all or nothing, and returns its batch. note is the address of a notification, 0
 // for none.
-func Commit(id, builder int64, note uint64) (batch uint64, err error) {
-	defer guard(&err)
-	o, err := find(id)
-	if err != nil {
-		return 0, err
-	}
-	c, err := o.builders.remove(builder)
-	if err != nil {
-		return 0, err
-	}
-	return commit(c, note)
+func Commit(id, builder int64, note uint64) (uint64, error) {
+	return with(id, func(o opened) (uint64, error) {
+		c, err := o.builders.remove(builder)
+		if err != nil {
+			return 0, err
+		}
+		return commit(c, note)
+	})
 }
 
 // Discard forgets a builder. One that was submitted is left alone.
-func Discard(id, builder int64) (n int64, err error) {
-	defer guard(&err)
-	o, err := find(id)
-	if err != nil {
-		return 0, err
-	}
-	if c, err := o.builders.remove(builder); err == nil {
-		c.Discard()
-	}
-	return 0, nil
+func Discard(id, builder int64) (int64, error) {
+	return with(id, func(o opened) (int64, error) {
+		if c, err := o.builders.remove(builder); err == nil {
+			c.Discard()
+		}
+		return 0, nil
+	})
 }
 
 // Notify sends a notification alone; the batch ends when the peer has taken it. asks is that of Submit.
-func Notify(id, segment int64, note, deadline uint64, asks bool) (batch uint64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	n, _, err := noteAt(note)
-	if err != nil {
-		return 0, err
-	}
-	if n == nil {
-		return 0, errs.New(errs.InvalidArgument, "notify", "there is no notification")
-	}
-	if !asks {
-		if err := e.Asked(engine.SegmentID(segment), cmp.Or(clock.Time(deadline), clock.Never)); err != nil {
+func Notify(id, segment int64, note, deadline uint64, asks bool) (uint64, error) {
+	return on(id, func(e *engine.Engine) (uint64, error) {
+		n, _, err := noteAt(note)
+		if err != nil {
 			return 0, err
 		}
-	}
-	b, err := e.Notify(engine.SegmentID(segment), *n, clock.Time(deadline))
-	return uint64(b), err
+		if n == nil {
+			return 0, errs.New(errs.InvalidArgument, "notify", "there is no notification")
+		}
+		if !asks {
+			if err := e.Asked(engine.SegmentID(segment), cmp.Or(clock.Time(deadline), clock.Never)); err != nil {
+				return 0, err
+			}
+		}
+		b, err := e.Notify(engine.SegmentID(segment), *n, clock.Time(deadline))
+		return uint64(b), err
+	})
 }

@@ -26,11 +26,9 @@ func TestPlugInsAreOpenedAndFound(t *testing.T) {
 
 	id, err := Open("", string(settings), "", "a")
 	require.NoError(t, err)
-	text, err := Info(id)
+	e, err := get(id)
 	require.NoError(t, err)
-	var info struct{ Transports []string }
-	require.NoError(t, json.Unmarshal([]byte(text), &info))
-	require.Equal(t, []string{"inside", "bad"}, info.Transports[:2])
+	require.Equal(t, []string{"inside", "bad"}, e.Transports()[:2])
 	_, err = Close(id, 1000, true)
 	require.NoError(t, err)
 	_, err = Forget(id)
@@ -38,7 +36,7 @@ func TestPlugInsAreOpenedAndFound(t *testing.T) {
 
 	environment, err := json.Marshal(map[string][]byte{"TENT_CONF": settings})
 	require.NoError(t, err)
-	text, err = Doctor(string(environment))
+	text, err := Doctor(string(environment))
 	require.NoError(t, err)
 	var found struct {
 		Transports []struct {

@@ -6,13 +6,16 @@ package pybind
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	_ "github.com/go-python/gopy/gopyh" // keeps gopy a direct requirement, so that its builds leave go.mod alone
 
@@ -51,9 +54,18 @@ func add(e *engine.Engine, faults *all.Faults) int64 {
 	return int64(len(list) - 1)
 }
 
+// entry returns the place of a number in the table, also where its engine was forgotten.
+func entry(id int64) (opened, bool) {
+	if p := engines.Load(); p != nil && id >= 0 && id < int64(len(*p)) {
+		return (*p)[id], true
+	}
+	return opened{}, false
+}
+
+// find returns the entry of an open engine.
 func find(id int64) (opened, error) {
-	if p := engines.Load(); p != nil && id >= 0 && id < int64(len(*p)) && (*p)[id].engine != nil {
-		return (*p)[id], nil
+	if o, is := entry(id); is && o.engine != nil {
+		return o, nil
 	}
 	return opened{}, noEngine(id)
 }
@@ -67,22 +79,46 @@ func get(id int64) (*engine.Engine, error) {
 	return o.engine, err
 }
 
-// on calls f with an open engine. An error and a panic both come out as pybind's errors do.
-func on[T any](id int64, f func(*engine.Engine) (T, error)) (result T, err error) {
+// with calls f with all that belongs to an open engine. An error and a panic both come out as pybind's errors do.
+func with[T any](id int64, f func(opened) (T, error)) (result T, err error) {
 	defer guard(&err)
-	e, err := get(id)
+	o, err := find(id)
 	if err != nil {
 		return result, err
 	}
-	return f(e)
+	return f(o)
 }
 
-// entry returns the place of a number in the table, also where its engine was forgotten.
-func entry(id int64) (opened, bool) {
-	if p := engines.Load(); p != nil && id >= 0 && id < int64(len(*p)) {
-		return (*p)[id], true
+// on does the same with the engine alone.
+func on[T any](id int64, f func(*engine.Engine) (T, error)) (T, error) {
+	return with(id, func(o opened) (T, error) { return f(o.engine) })
+}
+
+// within does the same in a limit of time.
+func within[T any](id, timeoutMs int64, f func(context.Context, *engine.Engine) (T, error)) (T, error) {
+	return on(id, func(e *engine.Engine) (T, error) {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		return f(ctx, e)
+	})
+}
+
+func limited(timeoutMs int64) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), ms(timeoutMs))
+}
+
+// ms is n milliseconds, or the longest time where that would overflow: 292 years either way.
+func ms(n int64) time.Duration {
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	return time.Duration(max(-most, min(n, most))) * time.Millisecond
+}
+
+// one is 1 for true: results are integers and texts.
+func one(yes bool) int64 {
+	if yes {
+		return 1
 	}
-	return opened{}, false
+	return 0
 }
 
 // replace changes the entry of a number. The caller holds enginesMu.

@@ -1,6 +1,7 @@
 package pybind
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 
@@ -41,9 +42,7 @@ func Peers(id int64) (string, error) {
 
 // Disconnect ends the access of peers and returns their number; see engine.Disconnect.
 func Disconnect(id int64, who string, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (int64, error) {
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
 		count, err := e.Disconnect(ctx, who)
 		return int64(count), err
 	})
@@ -52,17 +51,12 @@ func Disconnect(id int64, who string, timeoutMs int64) (int64, error) {
 // ReloadSecurity reads the files of mode mtls again, and returns 1 if something changed. Allow is a JSON list for
 // security/allow, "" to leave it.
 func ReloadSecurity(id int64, allow string, timeoutMs int64) (int64, error) {
-	return on(id, func(e *engine.Engine) (changed int64, err error) {
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
 		list, err := listOf("allow", allow)
 		if err != nil {
 			return 0, err
 		}
-		ctx, cancel := limited(timeoutMs)
-		defer cancel()
-		did, err := e.ReloadSecurity(ctx, list)
-		if did {
-			changed = 1
-		}
-		return changed, err
+		changed, err := e.ReloadSecurity(ctx, list)
+		return one(changed), err
 	})
 }

@@ -186,11 +186,9 @@ func go_destroy_engine(engine C.tent_engine_t) {
 
 // told is an engine's description of itself.
 type told struct {
-	Address     string          `json:"address"`
-	SegmentName string          `json:"segment_name"`
-	Port        int             `json:"port"`
-	Config      json.RawMessage `json:"config"`
-	Numbers     map[string]int  `json:"numbers"`
+	Address string          `json:"address"`
+	Config  json.RawMessage `json:"config"`
+	Numbers map[string]int  `json:"numbers"`
 }
 
 func info(id int64) (t told, err error) {
@@ -228,7 +226,7 @@ func go_segment_name(engine C.tent_engine_t, buf *C.char, length C.size_t) C.int
 	if err != nil {
 		return failed(err)
 	}
-	return put(t.SegmentName, buf, length)
+	return put(t.Address, buf, length)
 }
 
 //export go_rpc_server_addr_port
