@@ -30,7 +30,7 @@ def describe(obj: Any) -> Buffer:
     """The bytes behind obj. Raises InvalidArgumentError when there are none, or they are not contiguous."""
     if type(obj) is tuple:
         return _from_pair(obj)
-    if _is_tensor(obj):
+    if is_tensor(obj):
         return _from_tensor(obj)
     if (interface := getattr(obj, "__cuda_array_interface__", None)) is not None:
         return _from_interface(obj, interface, "cuda")
@@ -78,7 +78,7 @@ def _from_pair(pair: tuple[Any, ...]) -> Buffer:
 def _not_contiguous(obj: Any, shape: Any, strides: Any, unit: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"the buffer is not contiguous: shape {tuple(shape or ())}, strides {tuple(strides or ())} in {unit}",
-        hint=f"copy it first, for example with {'.contiguous()' if _is_tensor(obj) else 'numpy.ascontiguousarray()'}",
+        hint=f"copy it first, for example with {'.contiguous()' if is_tensor(obj) else 'numpy.ascontiguousarray()'}",
     )
 
 
@@ -108,7 +108,8 @@ def _product(shape: Any) -> int:
     return n
 
 
-def _is_tensor(obj: Any) -> bool:
+def is_tensor(obj: Any) -> bool:
+    """Whether it is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(obj, getattr(torch, "Tensor", ()))
 

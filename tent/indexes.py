@@ -80,7 +80,7 @@ def describe(values: Any, what: str) -> Index:
         return Index(address, values.itemsize | sign, values.itemsize, n, values)
     if isinstance(values, (list, tuple, range)):
         return _from_list(values, what)
-    if buffers._is_tensor(values):
+    if buffers.is_tensor(values):
         return _from_tensor(values, what)
     try:
         view = memoryview(values)

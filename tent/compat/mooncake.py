@@ -214,14 +214,14 @@ class TransferEngine:
     ) -> int:
         """Moves bytes to a peer and waits."""
         lists = [buffer], [peer_buffer_address], [length]
-        return self._waited(target_hostname, WRITE, *lists, hint=transport_hint)
+        return self.batch_transfer_sync(target_hostname, *lists, Write, None, transport_hint)
 
     def transfer_sync_read(
         self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
     ) -> int:
         """Moves bytes from a peer and waits."""
         lists = [buffer], [peer_buffer_address], [length]
-        return self._waited(target_hostname, READ, *lists, hint=transport_hint)
+        return self.batch_transfer_sync(target_hostname, *lists, Read, None, transport_hint)
 
     def transfer_sync(
         self,
@@ -235,7 +235,7 @@ class TransferEngine:
     ) -> int:
         """Moves bytes in a direction and waits; the peer gets the notification after the last byte."""
         lists = [buffer], [peer_buffer_address], [length]
-        return self._waited(target_hostname, opcode, *lists, notify=notify, hint=transport_hint)
+        return self.batch_transfer_sync(target_hostname, *lists, opcode, notify, transport_hint)
 
     def batch_transfer_sync_write(
         self,
@@ -246,7 +246,8 @@ class TransferEngine:
         transport_hint: str = "",
     ) -> int:
         """Moves many ranges to a peer and waits."""
-        return self._waited(target_hostname, WRITE, buffers, peer_buffer_addresses, lengths, hint=transport_hint)
+        lists = buffers, peer_buffer_addresses, lengths
+        return self.batch_transfer_sync(target_hostname, *lists, Write, None, transport_hint)
 
     def batch_transfer_sync_read(
         self,
@@ -257,7 +258,8 @@ class TransferEngine:
         transport_hint: str = "",
     ) -> int:
         """Moves many ranges from a peer and waits."""
-        return self._waited(target_hostname, READ, buffers, peer_buffer_addresses, lengths, hint=transport_hint)
+        lists = buffers, peer_buffer_addresses, lengths
+        return self.batch_transfer_sync(target_hostname, *lists, Read, None, transport_hint)
 
     def batch_transfer_sync(
         self,
@@ -270,24 +272,8 @@ class TransferEngine:
         transport_hint: str = "",
     ) -> int:
         """Moves many ranges in a direction and waits."""
-        lists = buffers, peer_buffer_addresses, lengths
-        return self._waited(target_hostname, opcode, *lists, notify=notify, hint=transport_hint)
-
-    def _waited(
-        self,
-        peer: str,
-        op: int,
-        buffers: Sequence[int],
-        addresses: Sequence[int],
-        lengths: Sequence[int],
-        notify: TransferNotify | None = None,
-        hint: str = "",
-    ) -> int:
-        try:
-            begun = self._begun(peer, op, buffers, addresses, lengths, notify, hint)
-        except (TentError, ValueError) as error:
-            return self._failed(f"a transfer with {peer}", error)
-        return 0 if self._outcome(begun) == COMPLETED else FAILED
+        begun = self._begun(target_hostname, opcode, buffers, peer_buffer_addresses, lengths, notify, transport_hint)
+        return 0 if begun is not None and self._outcome(begun) == COMPLETED else FAILED
 
     # Transfers that go on
 
@@ -300,7 +286,8 @@ class TransferEngine:
         transport_hint: str = "",
     ) -> int:
         """Begins to move many ranges to a peer. Returns the number of the batch; 0 when it could not begin."""
-        return self._posted(target_hostname, WRITE, buffers, peer_buffer_addresses, lengths, hint=transport_hint)
+        lists = buffers, peer_buffer_addresses, lengths
+        return self.batch_transfer_async(target_hostname, *lists, Write, transport_hint)
 
     def batch_transfer_async_read(
         self,
@@ -311,7 +298,8 @@ class TransferEngine:
         transport_hint: str = "",
     ) -> int:
         """Begins to move many ranges from a peer. Returns the number of the batch; 0 when it could not begin."""
-        return self._posted(target_hostname, READ, buffers, peer_buffer_addresses, lengths, hint=transport_hint)
+        lists = buffers, peer_buffer_addresses, lengths
+        return self.batch_transfer_async(target_hostname, *lists, Read, transport_hint)
 
     def batch_transfer_async(
         self,
@@ -325,14 +313,20 @@ class TransferEngine:
     ) -> int:
         """Begins to move many ranges in a direction. Returns the number of the batch; 0 when it could not begin. Its
         notification is an addition to upstream's call."""
-        lists = buffers, peer_buffer_addresses, lengths
-        return self._posted(target_hostname, opcode, *lists, notify=notify, hint=transport_hint)
+        begun = self._begun(target_hostname, opcode, buffers, peer_buffer_addresses, lengths, notify, transport_hint)
+        if begun is None:
+            return 0
+        with self._lock:
+            self._last += 1
+            self._batches[self._last] = begun
+            return self._last
 
     def transfer_submit_write(
         self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
     ) -> int:
         """Begins to move one range to a peer."""
-        return self._posted(target_hostname, WRITE, [buffer], [peer_buffer_address], [length], hint=transport_hint)
+        lists = [buffer], [peer_buffer_address], [length]
+        return self.batch_transfer_async(target_hostname, *lists, Write, transport_hint)
 
     def transfer_check_status(self, batch_id: int) -> int:
         """1 when a batch is complete, 0 while it is under way, -1 when it has failed, -2 when its time ran out. Any
@@ -362,36 +356,33 @@ class TransferEngine:
                 result = FAILED
         return result
 
-    def _posted(
-        self,
-        peer: str,
-        op: int,
-        buffers: Sequence[int],
-        addresses: Sequence[int],
-        lengths: Sequence[int],
-        notify: TransferNotify | None = None,
-        hint: str = "",
-    ) -> int:
-        try:
-            begun = self._begun(peer, op, buffers, addresses, lengths, notify, hint)
-        except (TentError, ValueError) as error:
-            self._failed(f"a transfer with {peer}", error)
-            return 0
-        with self._lock:
-            self._last += 1
-            self._batches[self._last] = begun
-            return self._last
-
     def _begun(
         self,
         peer: str,
-        op: int,
+        op: _Opcode,
         buffers: Sequence[int],
         addresses: Sequence[int],
         lengths: Sequence[int],
         notify: TransferNotify | None,
         hint: str,
-    ) -> Begun:
+    ) -> Begun | None:
+        """Begins a transfer; None, and a line in the log, when it could not begin."""
+        try:
+            return self._peers.use(peer, self._move(op, buffers, addresses, lengths, notify, hint))
+        except (TentError, ValueError) as error:
+            self._failed(f"a transfer with {peer}", error)
+            return None
+
+    def _move(
+        self,
+        op: _Opcode,
+        buffers: Sequence[int],
+        addresses: Sequence[int],
+        lengths: Sequence[int],
+        notify: TransferNotify | None,
+        hint: str,
+    ) -> Callable[[Segment], Transfer | None]:
+        """The call that begins a transfer with a segment; it returns None where there is nothing to move."""
         move = self.engine.read_ranges if TransferOpcode(op) == READ else self.engine.write_ranges
         if not len(lengths) or 0 in lengths:  # as upstream, the rest moves
             rows = [row for row in zip(buffers, addresses, lengths, strict=True) if row[2]]
@@ -407,7 +398,7 @@ class TransferEngine:
                 return move(self.engine, buffers, segment, addresses, lengths, notify=note, hint=hinted, **terms)
             return None if note is None else self.engine.notify(segment, *note)
 
-        return self._peers.use(peer, begin)
+        return begin
 
     def _outcome(self, begun: Begun) -> int:
         error = begun.error()

@@ -28,58 +28,53 @@ class Memory:
         self._engine = engine
         self._lock = threading.Lock()
         self._registered: dict[int, list[Region]] = {}
-        self._allocated: dict[int, Region] = {}
+        self._allocated: dict[int, list[Region]] = {}
         self._names = 0
 
     def register(self, ranges: Iterable[tuple[int, int]], location: str) -> None:
         """Registers (address, size) ranges, all or none."""
-        made: list[tuple[int, Region]] = []
+        made: list[Region] = []
         try:
             for address, size in ranges:
-                region = self._engine.register((address, size), name=self._name(), location=location)
-                made.append((region.address, region))
+                made.append(self._engine.register((address, size), name=self._name(), location=location))
         except BaseException:
-            close_all(region for _, region in made)
+            close_all(made)
             raise
-        with self._lock:
-            for address, region in made:
-                self._registered.setdefault(address, []).append(region)
+        for region in made:
+            self._hold(self._registered, region)
 
     def unregister(self, address: int) -> None:
         """Ends the access of peers to the range that begins here; none of them touches it when this returns. After an
         error the range is still to be unregistered."""
-        with self._lock:
-            held = self._registered.get(address)
-            if not held:
-                raise InvalidArgumentError(f"no memory was registered at {address:#x}")
-            region = held.pop()
-            if not held:
-                del self._registered[address]
-        try:
-            region.close()
-        except BaseException:
-            with self._lock:
-                self._registered.setdefault(address, []).append(region)
-            raise
+        self._end(self._registered, address, "no memory was registered")
 
     def allocate(self, size: int) -> int:
         """The address of new memory, which peers of this host can share."""
         region = self._engine.allocate(size, name=self._name())
-        with self._lock:
-            self._allocated[region.address] = region
+        self._hold(self._allocated, region)
         return region.address
 
     def free(self, address: int) -> None:
-        """Gives memory of allocate() back."""
+        """Gives memory of allocate() back, as unregister() does."""
+        self._end(self._allocated, address, "no buffer was allocated")
+
+    def _hold(self, held: dict[int, list[Region]], region: Region) -> None:
         with self._lock:
-            region = self._allocated.pop(address, None)
-        if region is None:
-            raise InvalidArgumentError(f"no buffer was allocated at {address:#x}")
+            held.setdefault(region.address, []).append(region)
+
+    def _end(self, held: dict[int, list[Region]], address: int, absent: str) -> None:
+        """Closes the region that was held last at an address; it is held again after an error."""
+        with self._lock:
+            regions = held.get(address)
+            if not regions:
+                raise InvalidArgumentError(f"{absent} at {address:#x}")
+            region = regions.pop()
+            if not regions:
+                del held[address]
         try:
             region.close()
         except BaseException:
-            with self._lock:
-                self._allocated[address] = region
+            self._hold(held, region)
             raise
 
     def write(self, address: int, data: bytes, size: int) -> None:
@@ -97,8 +92,7 @@ class Memory:
     def _check_inside(self, address: int, size: int) -> None:
         """Refuses a range outside of this engine's memory, and one that the processor cannot touch."""
         with self._lock:
-            held = [region for listed in self._registered.values() for region in listed]
-            held += self._allocated.values()
+            held = [r for listed in (*self._registered.values(), *self._allocated.values()) for r in listed]
         inside = [r for r in held if r.address <= address and address + size <= r.address + r.size]
         if size < 0 or not inside:
             raise InvalidArgumentError(f"{size} bytes at {address:#x} are not in this engine's memory")

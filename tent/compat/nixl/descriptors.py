@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...buffers import is_tensor
 from .errors import nixlInvalidParamError
 
 # The numbers of the kinds of memory in upstream's module.
@@ -262,12 +263,6 @@ def strided(rows: Any) -> Any:
     flat[:, 0] = table[which, 0] + table[which, 3] * step.astype(np.uint64)
     flat[:, 1:] = table[which, 1:3]
     return flat
-
-
-def is_tensor(thing: object) -> bool:
-    """Whether it is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, torch.Tensor)
 
 
 def of_tensors(tensors: Iterable[Any]) -> tuple[int, list[Row]]:
