@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .segment import Segment
 
 
+_HOST = ("*", "cpu")  # how the locations of memory begin that the host can look at
 _SHARE = "region.share(region[0:4096], name), or a list of slices"
 
 
@@ -203,7 +204,7 @@ class Region:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        if not (self.location == "*" or self.location.startswith("cpu")):
+        if not self.location.startswith(_HOST):
             raise AttributeError(f"memory in {self.location} is not host memory")
         if not self.address:
             raise AttributeError("a lease of several ranges is no array")
@@ -352,16 +353,14 @@ class Region:
         parts = self._parts(part)
         if permission is not None and permission not in (Permission.GlobalReadOnly, Permission.GlobalReadWrite):
             raise InvalidArgumentError(f"permission is {permission!r}: a lease is GlobalReadOnly or GlobalReadWrite")
-        made = json.loads(
-            self._engine._call_long(
-                self._engine._library.pybind_ShareRegion,
-                self._id,
-                json.dumps([(each.offset, each.size) for each in parts]),
-                text_of(name, "name"),
-                int(permission or 0),
-                identities("peers", peers),
-                _expires(expires),
-            )
+        made = self._engine._call_long_json(
+            self._engine._library.pybind_ShareRegion,
+            self._id,
+            json.dumps([(each.offset, each.size) for each in parts]),
+            text_of(name, "name"),
+            int(permission or 0),
+            identities("peers", peers),
+            _expires(expires),
         )
         address, size = parts[0].address, sum(each.size for each in parts)
         if any(a.address + a.size != b.address for a, b in pairwise(parts)):
@@ -389,7 +388,7 @@ class Region:
             raise InvalidArgumentError(f"{self!r} has several ranges and no view", hint="slice the view of its region")
         if keeper is None:
             raise InvalidArgumentError(f"{self!r} has no view any more", hint="its buffer is the program's again")
-        if not (self.location == "*" or self.location.startswith("cpu")):
+        if not self.location.startswith(_HOST):
             raise InvalidArgumentError(f"memory in {self.location} has no view on the host")
         return keeper
 

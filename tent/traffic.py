@@ -9,7 +9,7 @@ from typing import NamedTuple
 from . import _html
 
 _SERIES = re.compile(r"(tent_rail_(?:bytes_total|rate_bytes|in_flight_bytes))\{(.*)\}")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class RailTraffic(NamedTuple):
@@ -44,7 +44,7 @@ class Traffic(tuple[RailTraffic, ...]):
         for name, value in metrics.items():
             if (found := _SERIES.fullmatch(name)) is None:
                 continue
-            label = dict(_LABEL.findall(found[2]))
+            label = dict(LABEL.findall(found[2]))
             if "local" in label:  # else a sum over rails
                 key = (label["transport"], label["peer"], label["local"], label["remote"])
                 rails.setdefault(key, {})[found[1]] = value

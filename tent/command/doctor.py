@@ -15,6 +15,7 @@ import tent
 
 from .. import _native, _text, settings
 from . import guest, pair
+from .pair import LIMITED, NOT_READY, READY, STATUS
 
 NEEDED = "needed"  # without it no other machine can be reached
 ADVISED = "advised"  # without it something is slow, or takes another way
@@ -22,9 +23,6 @@ OPTIONAL = "optional"  # hardware that not every machine has
 
 # Of transports; the others are advised.
 WEIGHTS = {"tcp": NEEDED} | dict.fromkeys(("nvlink", "mnnvl", "acl", "ascend_direct", "rdma", "gds"), OPTIONAL)
-
-READY, NOT_READY, LIMITED = "ready", "not ready", "limited"
-STATUS = {READY: 0, NOT_READY: 1, LIMITED: 3}
 
 RDMA_FOLDER = "/sys/class/infiniband"
 MEMLOCK_ENOUGH = 1 << 30  # an RDMA device pins the regions; less than this holds no KV cache

@@ -29,6 +29,9 @@ BYTES = 1 << 20  # written and read back over each transport
 ANSWER_BYTES = 1 << 16
 CONNECT_S, MOVE_S, ANSWER_S = 5.0, 10.0, 40.0
 
+READY, NOT_READY, LIMITED = "ready", "not ready", "limited"
+STATUS = {READY: 0, NOT_READY: 1, LIMITED: 3}  # by verdict
+
 
 @dataclass
 class Step:
@@ -50,12 +53,12 @@ def run(options: argparse.Namespace) -> int:
             print("\n".join(step_lines(step)), flush=True)
     moved = [step.name for step in steps if step.ok and step.name.startswith("over ")]
     wrong = [step.name for step in steps if step.ok is False]
-    verdict = "not ready" if not moved else "limited" if wrong else "ready"
+    verdict = NOT_READY if not moved else LIMITED if wrong else READY
     if options.json:
         print(json.dumps({"verdict": verdict, "steps": [asdict(step) for step in steps]}, indent=2))
     else:
         print(f"\nverdict: {verdict}" + (f" (see: {', '.join(wrong)})" if wrong else ""))
-    return {"ready": 0, "limited": 3, "not ready": 1}[verdict]
+    return STATUS[verdict]
 
 
 def step_lines(step: Step) -> Iterator[str]:

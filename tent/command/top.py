@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tent.events import Event, event_of
+from tent.traffic import LABEL
 
 from .. import _text
 from .screen import Section, printable, screen
@@ -29,7 +30,6 @@ ANSWER_BYTES = 16 << 20  # a larger answer is none of an engine
 EVENTS_SHOWN = 10
 
 _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 Labels = frozenset[tuple[str, str]]
 
@@ -160,7 +160,7 @@ def parse(text: str) -> dict[str, dict[Labels, float]]:
     series: dict[str, dict[Labels, float]] = defaultdict(dict)
     for line in text.splitlines():
         if (found := _LINE.fullmatch(line)) and not found[1].endswith("_bucket"):
-            labels = frozenset(_LABEL.findall(found[2] or ""))
+            labels = frozenset(LABEL.findall(found[2] or ""))
             series[found[1]][labels] = float(found[3])
     return series
 
