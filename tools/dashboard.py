@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "operate"
+import generated
+
+FOLDER = generated.ROOT / "docs" / "operate"
 WINDOW = "$__rate_interval"
 ENGINES = 'instance=~"$instance"'
 
@@ -368,15 +369,9 @@ def alerts() -> str:
 
 
 def main() -> int:
-    pages = {"grafana.json": json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n", "alerts.yml": alerts()}
-    old = [name for name, text in pages.items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text]
-    if "--check" in sys.argv[1:]:
-        for name in old:
-            print(f"docs/operate/{name} is old: make docs-reference", file=sys.stderr)
-        return int(bool(old))
-    for name in old:
-        (FOLDER / name).write_text(pages[name], encoding="utf-8")
-    return 0
+    panels = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
+    pages = {FOLDER / "grafana.json": panels, FOLDER / "alerts.yml": alerts()}
+    return generated.renew(pages, "make docs-reference", check="--check" in sys.argv[1:])
 
 
 if __name__ == "__main__":

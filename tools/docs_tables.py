@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import generated
+
+ROOT = generated.ROOT
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 
 import table  # noqa: E402
@@ -28,12 +29,8 @@ def filled(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    text = PAGE.read_text(encoding="utf-8")
-    current = filled(text)
-    if "--check" in arguments:
-        return int(current != text)
-    PAGE.write_text(current, encoding="utf-8")
-    return 0
+    page = filled(PAGE.read_text(encoding="utf-8"))
+    return generated.renew({PAGE: page}, "make docs-reference", check="--check" in arguments)
 
 
 if __name__ == "__main__":

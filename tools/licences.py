@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import build_gotent
+import generated
 import interpreters
 
 ROOT = build_gotent.ROOT
@@ -126,14 +127,7 @@ def bill(found: list[Part], version: str) -> dict[str, Any]:
 def write_bill(go: str, file: Path) -> None:
     """Writes the bill of materials of the modules that this Go links, and makes its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(bill(parts(go), package_version()), indent=2) + "\n", encoding="utf-8")
-
-
-def package_version() -> str:
-    source = (ROOT / "tent" / "_version.py").read_text(encoding="utf-8")
-    found = re.search(r'^__version__ = "([^"]+)"', source, re.M)
-    assert found
-    return found[1]
+    file.write_text(json.dumps(bill(parts(go), build_gotent.version()), indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -145,14 +139,7 @@ def main() -> int:
     if options.sbom:
         write_bill(go, options.sbom)
         return 0
-    found = parts(go)
-    if options.check:
-        if FILE.exists() and FILE.read_text(encoding="utf-8") == text(found):
-            return 0
-        print("THIRD_PARTY_LICENSES is old: python tools/licences.py", file=sys.stderr)
-        return 1
-    FILE.write_text(text(found), encoding="utf-8")
-    return 0
+    return generated.renew({FILE: text(parts(go))}, "python tools/licences.py", check=options.check)
 
 
 if __name__ == "__main__":

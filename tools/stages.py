@@ -350,11 +350,11 @@ STAGES: dict[str, Stage] = {
     "torch": Stage(torch, 60, needs_wheel=True),
     "clients": Stage(clients, 1200, needs_wheel=True),
 }
-# Stages that are to come have their budgets already: one of these names is added to the table with its number.
 # The stages of make test-all.
 LONG_ALONE = ("clients", "cufile", "docs", "services", "torch")  # other programs and libraries
 LONG = ("arm64", "churn", "pauses", "fuzz", "mutants", "repeat", "worlds", *LONG_ALONE)
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6
+# Stages that are to come have their budgets already: one of these names is added to the table with its number.
 COMING = {"plugins": 30, "ground": 20}

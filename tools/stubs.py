@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+import generated
+
+ROOT = generated.ROOT
 COLUMNS = 120
 TYPES = {"string": "str", "bool": "bool", "float64": "float"} | dict.fromkeys(
     ("int", "int32", "int64", "uint32", "uint64"), "int"
@@ -130,15 +132,7 @@ def stubs() -> dict[Path, str]:
 
 
 def main() -> int:
-    different = [path for path, text in stubs().items() if not path.exists() or path.read_text("utf-8") != text]
-    if "--check" in sys.argv[1:]:
-        for path in different:
-            print(f"{path.relative_to(ROOT)} is not what tools/stubs.py writes: run it", file=sys.stderr)
-        return 1 if different else 0
-    for path in different:
-        path.write_text(stubs()[path], encoding="utf-8")
-        print(f"wrote {path.relative_to(ROOT)}")
-    return 0
+    return generated.renew(stubs(), "python tools/stubs.py", check="--check" in sys.argv[1:])
 
 
 if __name__ == "__main__":
