@@ -6,13 +6,12 @@ Its memory cannot be touched by the processor: a line that takes it for memory o
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
+import apart
 import pytest
 
 NVML = Path(__file__).parents[1] / "fakes" / "nvml" / "src" / "fake.c"
@@ -86,15 +85,7 @@ def management(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def run(library: str, program: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """A program in a process with the emulated driver."""
-    env = os.environ | {"TENT_LIBCUDA": library} | {f"TENT_FAKECUDA_{k}": v for k, v in settings.items()}
-    text = textwrap.dedent(COMMON) + textwrap.dedent(program)
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", text], capture_output=True, text=True, timeout=60, env=env
-    )
-
-
 def passes(library: str, program: str, **settings: str) -> None:
-    done = run(library, program, **settings)
-    assert done.returncode == 0, done.stderr
+    """Runs a program in a process with the emulated driver."""
+    text = textwrap.dedent(COMMON) + textwrap.dedent(program)
+    apart.passes(text, TENT_LIBCUDA=library, **{f"TENT_FAKECUDA_{k}": v for k, v in settings.items()})

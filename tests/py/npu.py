@@ -5,14 +5,13 @@ Its memory cannot be touched by the processor: a line that takes it for memory o
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+import apart
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -76,15 +75,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
     return Libraries(str(runtime), str(hixl), str(shim))
 
 
-def run(libraries: Libraries, program: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """A program in a process with the emulated libraries."""
-    env = os.environ | libraries.environment() | {f"TENT_FAKEACL_{k}": v for k, v in settings.items()}
-    text = textwrap.dedent(COMMON) + textwrap.dedent(program)
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", text], capture_output=True, text=True, timeout=60, env=env
-    )
-
-
 def passes(libraries: Libraries, program: str, **settings: str) -> None:
-    done = run(libraries, program, **settings)
-    assert done.returncode == 0, done.stderr
+    """Runs a program in a process with the emulated libraries."""
+    text = textwrap.dedent(COMMON) + textwrap.dedent(program)
+    apart.passes(text, **libraries.environment(), **{f"TENT_FAKEACL_{k}": v for k, v in settings.items()})

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import apart
 import pytest
 from npu import COMMON, Libraries, built, passes
 
@@ -186,9 +187,7 @@ import tent
 maps = open("/proc/self/maps").read()
 print([name for name in ("libascendcl", "hixl", "tent_ascend") if name in maps])
 """
-    env = os.environ | libraries.environment() | {"LD_BIND_NOW": "1"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env)
-    assert done.stdout.strip() == "[]", done.stderr
+    assert apart.passes(program, **libraries.environment(), LD_BIND_NOW="1").strip() == "[]"
 
 
 def test_a_forked_process_may_not_use_the_library(libraries: Libraries) -> None:
@@ -226,6 +225,4 @@ with tent.Engine() as engine, tent.Engine() as peer:
         engine.write(own, segment["page"][0:4096]).result(timeout=10)
 assert theirs == ours
 """
-    env = os.environ | {"TENT_LIBASCENDCL": "/nonexistent.so"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env)
-    assert done.returncode == 0, done.stderr
+    apart.passes(program, TENT_LIBASCENDCL="/nonexistent.so")

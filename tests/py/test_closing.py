@@ -7,7 +7,6 @@ import gc
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import threading
 import weakref
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import apart
 import pytest
 from conftest import Pair
 
@@ -183,8 +183,7 @@ print(engine.closed)
 def test_a_close_returns_under_a_lock_that_its_thread_holds(lock: str) -> None:
     """A signal handler or a finalizer closes so where it has interrupted the holder; the program does, by a lock of
     its own."""
-    command = [sys.executable, "-c", CLOSE_UNDER_A_LOCK % lock]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = apart.run(CLOSE_UNDER_A_LOCK % lock)
     assert (done.stdout, done.stderr) == ("given back\nTrue\n", "")
 
 

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import apart
 import pytest
 from gpu import COMMON, driver, passes
 
@@ -245,14 +246,8 @@ def test_doctor_lists_devices_or_the_reason(library: str) -> None:
 
 
 def test_an_import_loads_no_driver(library: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "import tent; print('libcuda' in open('/proc/self/maps').read())"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | {"TENT_LIBCUDA": library, "LD_BIND_NOW": "1"},
-    )
-    assert done.stdout.strip() == "False", done.stderr
+    program = "import tent; print('libcuda' in open('/proc/self/maps').read())"
+    assert apart.passes(program, TENT_LIBCUDA=library, LD_BIND_NOW="1").strip() == "False"
 
 
 def test_a_forked_process_may_not_use_the_driver(library: str) -> None:
@@ -399,6 +394,4 @@ for kind, call in (
 agent.engine.register(memory).close()
 agent.close()
 """
-    env = os.environ | {"TENT_LIBCUDA": "/nonexistent.so"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env)
-    assert done.returncode == 0, done.stderr
+    apart.passes(program, TENT_LIBCUDA="/nonexistent.so")

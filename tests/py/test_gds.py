@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
+import apart
 import pytest
 from gpu import COMMON, ORACLE, driver
 
@@ -31,14 +30,10 @@ def cufile(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def passes(library: str, cufile: str, folder: Path, program: str, **settings: str) -> str:
     """Runs a program in a process with both libraries, and returns its output."""
-    env = os.environ | {"TENT_LIBCUDA": library, "TENT_LIBCUFILE": cufile, "FOLDER": str(folder)}
+    env = {"TENT_LIBCUDA": library, "TENT_LIBCUFILE": cufile, "FOLDER": str(folder)}
     env |= {f"TENT_FAKECUFILE_{k}": v for k, v in settings.items()}
     text = textwrap.dedent(COMMON) + textwrap.dedent(ORACLE) + textwrap.dedent(program)
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", text], capture_output=True, text=True, timeout=60, env=env
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return apart.passes(text, **env)
 
 
 # Writes memory of a GPU to a file and reads it back into other memory, and looks at every byte, also around them.

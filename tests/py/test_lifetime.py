@@ -14,8 +14,10 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import apart
 import pytest
 from conftest import Pair
 
@@ -27,14 +29,13 @@ from tent.testing import PeerProcess
 pytestmark = pytest.mark.clock  # limits of time, and an idle process
 
 
-def run(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """A program in a process of its own, warnings being errors."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+run = partial(apart.run, flags=("-W", "error"))  # warnings are errors
+
+
+def begun(program: str, *arguments: str) -> subprocess.Popen[str]:
+    """A program in a process of its own, with pipes to it."""
+    command, pipe = [sys.executable, "-c", textwrap.dedent(program), *arguments], subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 @pytest.mark.interpreter
@@ -92,14 +93,7 @@ def test_the_interpreter_ends_with_transfers_under_way(peers: Callable[..., Peer
         del transfers[0]
         print(time.monotonic(), flush=True)
     """
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program), peer.address],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    with begun(program, peer.address) as process:
         assert process.stdin and process.stdout and process.stderr
         assert process.stdout.readline() == "ready\n"
         peer.stop()  # nothing can end by itself
@@ -152,14 +146,7 @@ def test_ctrl_c_ends_every_wait(peers: Callable[..., PeerProcess]) -> None:
         assert engine.closed and going.state == tent.TransferStatusEnum.CANCELED
         print("fine")
     """
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program), peer.address],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    with begun(program, peer.address) as process:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
         peer.stop()

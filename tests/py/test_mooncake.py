@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import http.server
 import itertools
 import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from name_server import served
 
 import tent
 from tent.buffers import address_of
@@ -305,43 +305,14 @@ def test_wrong_calls_have_upstreams_numbers(pair: Pair, seed: int, caplog: pytes
     assert '"nics"' in here.get_local_topology()
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """Mooncake's HTTP metadata server: values by ?key=."""
-
-    values: ClassVar[dict[str, bytes]] = {}
-
-    def do_PUT(self) -> None:
-        self.values[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer(200, b"")
-
-    def do_GET(self) -> None:
-        found = self.values.get(self.path)
-        self.answer(404 if found is None else 200, found or b"")
-
-    def do_DELETE(self) -> None:
-        self.values.pop(self.path, None)
-        self.answer(200, b"")
-
-    def answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Says nothing."""
-
-
 def test_peers_meet_by_a_metadata_server(seed: int) -> None:
     """A host name without a port is a name there; one with a port is an address."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/metadata"
+    with served() as store:
         here, there = TransferEngine(), TransferEngine()
         ours, theirs = Memory(4096, seed), Memory(4096, seed + 1)
         try:
-            assert here.initialize("127.0.0.1", url, "tcp", "") == 0
-            assert there.initialize_ext("localhost", url, "tcp", "", "http") == 0
+            assert here.initialize("127.0.0.1", store.url, "tcp", "") == 0
+            assert there.initialize_ext("localhost", store.url, "tcp", "", "http") == 0
             assert here.register_memory(at(ours), 4096) == there.register_memory(at(theirs), 4096) == 0
             assert here.get_first_buffer_address("127.0.0.1") == at(ours)
             for peer in ("localhost", f"localhost:{there.get_rpc_port()}"):
@@ -353,8 +324,7 @@ def test_peers_meet_by_a_metadata_server(seed: int) -> None:
         finally:
             here.close()
             there.close()
-            server.shutdown()
-        assert not Metadata.values, "a name outlived its engine"
+        assert not store.values, "a name outlived its engine"
 
 
 def test_the_time_limit_is_upstreams(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

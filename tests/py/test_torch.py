@@ -6,13 +6,12 @@ The stage `torch` of `make test-all` has an environment with torch; elsewhere th
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import warnings
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import apart
 import pytest
 
 import tent
@@ -251,7 +250,7 @@ def test_dlpack_without_numpy() -> None:
             except BufferError as error:
                 print(error)
     """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90)
+    done = apart.run(program, timeout=90)
     assert "no read-only tensors" in done.stdout, done.stderr
 
 

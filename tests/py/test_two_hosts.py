@@ -10,6 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import apart
 import pytest
 from gpu import COMMON, ORACLE, driver, management, passes
 
@@ -116,9 +117,7 @@ def test_pages_move_between_gpus_of_two_hosts(library: str, tmp_path: Path) -> N
     assert owner.wait(timeout=20) == 0
     """
     text = dedent(HOSTS) + "\nenter_own_network()\n" + "".join(map(dedent, (COMMON, ORACLE, SETTINGS, program)))
-    env = os.environ | {"TENT_LIBCUDA": library, "TENT_FAKECUDA_IMEX": "1"}
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=env)
-    assert done.returncode == 0, done.stderr
+    apart.passes(text, TENT_LIBCUDA=library, TENT_FAKECUDA_IMEX="1")
 
 
 @pytest.mark.usefixtures("domain")

@@ -6,12 +6,10 @@ import json
 import logging
 import random
 import statistics
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -182,22 +180,6 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
 def made(stack: Stack, extra: dict[str, Any] | None = None, role: str = "worker", name: str = "TentConnector") -> Any:
     module = __import__(registration.MODULE, fromlist=[name])
     return getattr(module, name)(stack.configuration(extra), role, None)
-
-
-def test_the_entry_point_is_there() -> None:
-    (found,) = (e for e in metadata.entry_points(group="vllm.general_plugins") if e.name == "tent")
-    assert found.load() is registration.register_vllm
-
-
-def test_the_entry_point_loads_nothing_native() -> None:
-    """Without vLLM it says so once, and returns; with or without, no engine is loaded."""
-    program = (
-        "import sys; from tent.integrations.registration import register_vllm; register_vllm(); "
-        "print([m for m in sys.modules if m.startswith(('tent._gotent', 'tent.engine', 'tent._native', 'numpy'))])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stdout.strip() == "[]", done
-    assert done.stderr.startswith("tent's connectors are not known to this vLLM: ")
 
 
 def test_registering_again_does_no_harm(stack: Stack) -> None:
