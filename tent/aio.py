@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .callback import soon
 from .loop import Hub
 from .quantities import limit_of, seconds_of
 
@@ -50,26 +51,18 @@ async def result_within(transfer: Transfer, timeout: float | str | None) -> int:
 
 
 async def _end(transfer: Transfer) -> None:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
+    loop, end = asyncio.get_running_loop(), asyncio.Event()
     hub = transfer._engine._hub
     _join(hub, loop)
 
-    def settle(_: int) -> None:
-        if not future.done():
-            future.set_result(None)
-
     def ended(_: int) -> None:
         if asyncio._get_running_loop() is loop:
-            settle(0)
-            return
-        try:
-            loop.call_soon_threadsafe(settle, 0)
-        except RuntimeError:
-            pass  # the loop has been closed: nobody waits there any more
+            end.set()
+        else:
+            soon(loop, end.set)
 
     hub.watch(transfer._batch, ended, bound=False)
-    await future
+    await end.wait()
 
 
 def _join(hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
@@ -105,49 +98,35 @@ def leave_all(hub: Hub) -> None:
             os.close(fd)
 
 
-async def _readable(
-    fd: int, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None], settle: Callable[[], None]
-) -> None:
-    """Returns when a descriptor is readable, or the future has been settled otherwise."""
-    own = os.dup(fd)
-    loop.add_reader(own, settle)
+async def _readable(fd: int, awake: asyncio.Event) -> None:
+    """Returns when a descriptor is readable, or the event was set otherwise."""
+    loop, own = asyncio.get_running_loop(), os.dup(fd)
+    loop.add_reader(own, awake.set)
     try:
-        await future
+        await awake.wait()
     finally:
         loop.remove_reader(own)
         os.close(own)
 
 
+async def _next(stream: Stream[T]) -> T:
+    while True:
+        awake = asyncio.Event()
+        wake = partial(soon, asyncio.get_running_loop(), awake.set)  # called by the engine's close, on any thread
+        stream._sleepers.add(wake)  # before the look, or a close between the two would wake nobody
+        try:
+            if taken := stream.drain(1):
+                return taken[0]
+            await _readable(stream.fileno(), awake)
+        finally:
+            stream._sleepers.discard(wake)
+
+
 async def next_item(stream: Stream[T], timeout: float | str | None = None) -> T:
     """stream.get() without blocking the loop."""
-    loop = asyncio.get_running_loop()
-
-    async def wait() -> T:
-        while True:
-            future: asyncio.Future[None] = loop.create_future()
-
-            def settle(future: asyncio.Future[None] = future) -> None:
-                if not future.done():
-                    future.set_result(None)
-
-            def wake(settle: Callable[[], None] = settle) -> None:  # called by the engine's close, on any thread
-                try:
-                    loop.call_soon_threadsafe(settle)
-                except RuntimeError:
-                    pass
-
-            stream._sleepers.add(wake)  # before the look, or a close between the two would wake nobody
-            try:
-                taken = stream.drain(1)
-                if taken:
-                    return taken[0]
-                await _readable(stream.fileno(), loop, future, settle)
-            finally:
-                stream._sleepers.discard(wake)
-
     if timeout is None:
-        return await wait()
+        return await _next(stream)
     try:
-        return await asyncio.wait_for(wait(), seconds_of(timeout))
+        return await asyncio.wait_for(_next(stream), seconds_of(timeout))
     except asyncio.TimeoutError:
         raise TimeoutError(f"no {stream._what} came within {limit_of(timeout)}") from None

@@ -1,13 +1,20 @@
-"""Callback: a function that add_done_callback() of a transfer was given."""
+"""Callback: a function that add_done_callback() of a transfer was given; and calls in event loops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .transfer import Transfer
+
+
+def soon(loop: Any, function: Callable[..., object], *arguments: object, context: Context | None = None) -> None:
+    """Calls a function in an event loop; from any thread. Nobody waits any more in a loop that has been closed."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *arguments, context=context)
 
 
 class Callback:
@@ -27,10 +34,7 @@ class Callback:
 
     def __call__(self, _: int) -> None:
         if self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(self.function, self._transfer, context=self._context)
-            except RuntimeError:
-                pass  # the loop has been closed: nobody waits there any more
+            soon(self._loop, self.function, self._transfer, context=self._context)
         elif self._context is not None:
             self._context.run(self.function, self._transfer)
         else:
