@@ -26,12 +26,25 @@ def address(memory: Memory) -> int:
     return int(np.frombuffer(memory.view, np.uint8).ctypes.data)
 
 
+def register(agent: nixl.nixl_agent, memory: Memory) -> nixl.nixlRegDList:
+    return agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+
+
 def blocks(memory: Memory, n: int) -> Any:
     """The rows of n blocks, as vLLM makes them."""
     rows = np.zeros((n, 3), np.uint64)
     rows[:, 0] = address(memory) + np.arange(n, dtype=np.uint64) * BLOCK
     rows[:, 1] = BLOCK
     return rows
+
+
+def prepared(agents: Agents, seed: int) -> tuple[nixl.nixl_agent, Memory, Any, Any, nixl.nixlXferDList]:
+    """An agent "a" that knows "b", its memory, four blocks in lists of both sides, and a list of the first one."""
+    agent, memory = agents("a"), Memory(4 * BLOCK, seed)
+    register(agent, memory)
+    agent.add_remote_agent(agents("b").get_agent_metadata())
+    local, own = (agent.prep_xfer_dlist(name, blocks(memory, 4), "DRAM") for name in ("", "a"))
+    return agent, memory, local, own, agent.get_xfer_descs(blocks(memory, 1), "DRAM")
 
 
 def ended(agent: nixl.nixl_agent, handle: nixl.nixl_xfer_handle) -> str:

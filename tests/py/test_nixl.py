@@ -15,7 +15,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from nixl_agents import BLOCK, Agents, Side, address, blocks, ended, heard  # noqa: E402
+from nixl_agents import BLOCK, Agents, Side, address, blocks, ended, heard, prepared, register  # noqa: E402
 
 import tent  # noqa: E402
 from tent.compat import nixl  # noqa: E402
@@ -100,7 +100,7 @@ def test_the_calls_of_sglang(agents: Agents, seed: int) -> None:
         assert agent.get_backend_mem_types("UCX") == ["DRAM_SEG", "VRAM_SEG"] == agent.get_plugin_mem_types("UCX")
     ours, theirs = Memory(32 * BLOCK, seed), Memory(32 * BLOCK, seed + 1)
     one.register_memory(np.array([[address(ours), ours.size, 0]], np.uint64), "DRAM")
-    two.register_memory([(address(theirs), theirs.size, 0, "")], "DRAM")
+    register(two, theirs)
     peer = one.add_remote_agent(two.get_agent_metadata())
     # Strided lists: address, length, device, stride, count.
     layers = np.array([[address(ours), BLOCK, 0, 2 * BLOCK, 16]], np.uint64)
@@ -127,7 +127,7 @@ def test_the_calls_of_sglang(agents: Agents, seed: int) -> None:
 def test_an_agent_reads_and_writes_within_itself_and_in_files(agents: Agents, seed: int, tmp_path: Path) -> None:
     agent = agents("alone", backends=["UCX", "POSIX"])
     memory = Memory(4 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     within = agent.initialize_xfer(
         "WRITE",
         agent.get_xfer_descs([(address(memory), BLOCK, 0)], "DRAM"),
@@ -170,7 +170,7 @@ def test_long_notifications_are_split_and_joined(agents: Agents, seed: int) -> N
     one, two = agents("one"), agents("two")
     ours, theirs = Memory(BLOCK, seed), Memory(BLOCK, seed + 1)
     for agent, memory in ((one, ours), (two, theirs)):
-        agent.register_memory([(address(memory), BLOCK, 0, "")], "DRAM")
+        register(agent, memory)
     one.add_remote_agent(two.get_agent_metadata())
     descs = [(address(ours), BLOCK, 0)], [(address(theirs), BLOCK, 0)]
     lists = [one.get_xfer_descs(listed, "DRAM") for listed in descs]
@@ -235,7 +235,7 @@ def test_a_killed_peer_is_an_error_and_its_successor_is_met_again(
     agents: Agents, sides: Any, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent, memory = agents("d"), Memory(16 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     first = sides("p", 16 * BLOCK)
     agent.add_remote_agent(first.metadata)
     local = agent.prep_xfer_dlist("", blocks(memory, 16), "DRAM")
@@ -274,53 +274,56 @@ def test_a_killed_peer_is_an_error_and_its_successor_is_met_again(
     memory.check()  # the same bytes
 
 
+class Stopped:
+    """An agent that reads all of its memory from a peer that stands still."""
+
+    def __init__(self, agents: Agents, sides: Any, seed: int, n: int = 2048) -> None:
+        self.agent = agents("d", options={"config": {"transports": {"shm": {"enable": False}}}})
+        self.memory = Memory(n * BLOCK, seed)
+        self.registered = register(self.agent, self.memory)
+        self._side = sides("p", n * BLOCK)
+        self.agent.add_remote_agent(self._side.metadata)
+        local = self.agent.prep_xfer_dlist("", blocks(self.memory, n), "DRAM")
+        rows = [(self._side.address + i * BLOCK, BLOCK, 0) for i in range(n)]
+        self._operands = local, np.arange(n), self.agent.prep_xfer_dlist("p", rows, "DRAM"), np.arange(n)
+        self._side.process.send_signal(signal.SIGSTOP)
+
+    def begin(self) -> nixl.nixl_xfer_handle:
+        handle = self.agent.make_prepped_xfer("READ", *self._operands)
+        assert self.agent.transfer(handle) == "PROC"
+        return handle
+
+    def check(self) -> None:
+        """Nothing that the peer does later changes the memory."""
+        self.memory.fill(self.memory.seed + 1)
+        self._side.process.send_signal(signal.SIGCONT)
+        assert self._side.ask("notes") == {}  # it runs again, and has answered everything before this
+        self.memory.check()
+
+
 def test_release_cancels_a_transfer_with_a_stopped_peer(agents: Agents, sides: Any, seed: int) -> None:
-    """When release returns, the memory is the caller's, and nothing that the peer does later changes it."""
-    n = 2048
-    agent = agents("d", options={"config": {"transports": {"shm": {"enable": False}}}})
-    memory = Memory(n * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
-    side = sides("p", n * BLOCK)
-    agent.add_remote_agent(side.metadata)
-    local = agent.prep_xfer_dlist("", blocks(memory, n), "DRAM")
-    remote = agent.prep_xfer_dlist("p", [(side.address + i * BLOCK, BLOCK, 0) for i in range(n)], "DRAM")
-    side.process.send_signal(signal.SIGSTOP)
-    handle = agent.make_prepped_xfer("READ", local, np.arange(n), remote, np.arange(n))
-    assert agent.transfer(handle) == "PROC"
+    """When release returns, the memory is the caller's."""
+    stopped = Stopped(agents, sides, seed)
+    agent, handle = stopped.agent, stopped.begin()
     with pytest.raises(nixl.nixlRepostActiveError):
         agent.transfer(handle)
     agent.release_xfer_handle(handle)
     agent.release_xfer_handle(handle)
-    memory.fill(seed + 1)
-    side.process.send_signal(signal.SIGCONT)
-    assert side.ask("notes") == {}  # it runs again, and has answered everything before this
-    memory.check()
+    stopped.check()
     with pytest.raises(nixl.nixlNotFoundError):
         agent.transfer(handle)
 
 
 def test_a_dropped_handle_is_cancelled(agents: Agents, sides: Any, seed: int) -> None:
-    n = 2048
-    agent = agents("d", options={"config": {"transports": {"shm": {"enable": False}}}})
-    memory = Memory(n * BLOCK, seed)
-    registered = agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
-    side = sides("p", n * BLOCK)
-    agent.add_remote_agent(side.metadata)
-    local = agent.prep_xfer_dlist("", blocks(memory, n), "DRAM")
-    remote = agent.prep_xfer_dlist("p", [(side.address + i * BLOCK, BLOCK, 0) for i in range(n)], "DRAM")
-    side.process.send_signal(signal.SIGSTOP)
+    stopped = Stopped(agents, sides, seed)
     for keeps_transfer in (True, False):
-        handle = agent.make_prepped_xfer("READ", local, np.arange(n), remote, np.arange(n))
-        assert agent.transfer(handle) == "PROC"
+        handle = stopped.begin()
         transfers = list(handle._sent) if keeps_transfer else []
         del handle
         for transfer in transfers:
             assert transfer.wait(30) == tent.TransferStatusEnum.CANCELED
-    agent.deregister_memory(registered)
-    memory.fill(seed + 1)
-    side.process.send_signal(signal.SIGCONT)
-    assert side.ask("notes") == {}  # it runs again, and has answered everything before this
-    memory.check()
+    stopped.agent.deregister_memory(stopped.registered)
+    stopped.check()
 
 
 def test_metadata_goes_over_a_socket(agents: Agents, caplog: pytest.LogCaptureFixture) -> None:
@@ -350,7 +353,7 @@ def test_metadata_goes_over_a_socket(agents: Agents, caplog: pytest.LogCaptureFi
 def test_partial_metadata_names_what_it_is_given(agents: Agents, seed: int) -> None:
     one, two = agents("one"), agents("two")
     memories = [Memory(BLOCK, seed + i) for i in range(3)]
-    listed = [one.register_memory([(address(m), BLOCK, 0, "")], "DRAM") for m in memories[:2]]
+    listed = [register(one, m) for m in memories[:2]]
     two.add_remote_agent(one.get_partial_agent_metadata(listed[0], inc_conn_info=True))
     assert two.check_remote_metadata("one", listed[0].trim())
     assert two.check_remote_metadata("one", listed[1].trim())  # the owner is asked for ranges that it did not name
@@ -380,7 +383,7 @@ def test_many_threads_use_one_agent(agents: Agents, seed: int) -> None:
     n = 64
     ours, theirs = Memory(n * BLOCK, seed), Memory(n * BLOCK, seed + 1)
     for agent, memory in ((one, ours), (two, theirs)):
-        agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+        register(agent, memory)
     one.add_remote_agent(two.get_agent_metadata())
     local = one.prep_xfer_dlist("", blocks(ours, n), "DRAM")
     remote = one.prep_xfer_dlist("two", blocks(theirs, n), "DRAM")
@@ -410,13 +413,7 @@ def test_many_threads_use_one_agent(agents: Agents, seed: int) -> None:
 
 
 def test_what_is_wrong_is_named(agents: Agents, seed: int) -> None:
-    agent, other = agents("a"), agents("b")
-    memory = Memory(4 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
-    agent.add_remote_agent(other.get_agent_metadata())
-    local = agent.prep_xfer_dlist("", blocks(memory, 4), "DRAM")
-    own = agent.prep_xfer_dlist("a", blocks(memory, 4), "DRAM")
-    xfer = agent.get_xfer_descs(blocks(memory, 1), "DRAM")
+    agent, memory, local, own, xfer = prepared(agents, seed)
     wrong: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (nixl.nixlInvalidParamError, "the real NIXL", lambda: agent.add_remote_agent(b"\x00nixl")),
         (nixl.nixlNotFoundError, "'c' is not known", lambda: agent.send_notif("c", b"x")),
@@ -445,7 +442,7 @@ def test_terms_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, seed: 
     try:
         ours, theirs = Memory(BLOCK, seed), Memory(BLOCK, seed + 1)
         for agent, memory in ((one, ours), (two, theirs)):
-            agent.register_memory([(address(memory), BLOCK, 0, "")], "DRAM")
+            register(agent, memory)
         one.add_remote_agent(two.get_agent_metadata())
         lists = [one.get_xfer_descs(blocks(m, 1), "DRAM") for m in (ours, theirs)]
         handle = one.initialize_xfer("WRITE", *lists, "two")

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from nixl_agents import BLOCK, Agents, Side, address, blocks, ended, heard
+from nixl_agents import BLOCK, Agents, Side, blocks, ended, heard, register
 
 from tent.compat.nixl import nixl_agent, nixlBind, nixlNotSupportedError, nixlRemoteDisconnectError, remotes
 from tent.testing import Memory
@@ -33,7 +33,7 @@ def test_lists_stay_usable_when_their_agent_is_added_again(
     one, two = agents("one"), agents("two")
     ours, theirs = Memory(BLOCK, seed), Memory(BLOCK, seed + 1)
     for agent, memory in ((one, ours), (two, theirs)):
-        agent.register_memory([(address(memory), BLOCK, 0, "")], "DRAM")
+        register(agent, memory)
     metadata = two.get_agent_metadata()
     local = one.prep_xfer_dlist("", blocks(ours, 1), "DRAM")
     one.add_remote_agent(metadata)
@@ -61,7 +61,7 @@ def test_an_agent_that_stands_still_is_added_and_one_that_has_ended_is_not(
     """SGLang's bootstrap thread and LMCache's channel server add agents, and end with an error."""
     monkeypatch.setattr(remotes, "_MEET_LIMIT", 0.1)
     agent, memory = agents("d"), Memory(BLOCK, seed)
-    agent.register_memory([(address(memory), BLOCK, 0, "")], "DRAM")
+    register(agent, memory)
     stopped, killed = sides("stopped", BLOCK), sides("killed", BLOCK)
     stopped.process.send_signal(signal.SIGSTOP)
     assert agent.add_remote_agent(stopped.metadata) == b"stopped"
@@ -81,7 +81,7 @@ def test_a_silent_agent_takes_no_place_of_one_that_lives(
 ) -> None:
     monkeypatch.setattr(remotes, "_MEET_LIMIT", 0.1)
     agent, memory = agents("d"), Memory(BLOCK, seed)
-    agent.register_memory([(address(memory), BLOCK, 0, "")], "DRAM")
+    register(agent, memory)
     local = agent.prep_xfer_dlist("", blocks(memory, 1), "DRAM")
     living, silent = sides("p", BLOCK), sides("p", BLOCK)
     agent.add_remote_agent(living.metadata)
@@ -115,7 +115,7 @@ def test_an_agent_that_answers_and_that_no_transport_reaches_is_not_added(
 
 def test_a_post_without_a_message_sends_that_of_the_last_one(agents: Agents, seed: int) -> None:
     agent, memory = agents("a"), Memory(2 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     local = agent.prep_xfer_dlist("", blocks(memory, 2), "DRAM")
     agent.add_remote_agent(agent.get_agent_metadata())
     handle = agent.make_prepped_xfer(

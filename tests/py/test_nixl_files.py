@@ -12,7 +12,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from nixl_agents import BLOCK, Agents, address, blocks, ended  # noqa: E402
+from nixl_agents import BLOCK, Agents, blocks, ended, register  # noqa: E402
 
 from tent.compat import nixl  # noqa: E402
 from tent.testing import Memory  # noqa: E402
@@ -46,7 +46,7 @@ def test_a_list_is_of_many_files_and_a_write_makes_them_longer(agents: Agents, s
     """As LMCache's storage has them: one page in each of many files, which are empty before."""
     n = 5
     agent, memory = agents("a", backends=["POSIX"]), Memory(2 * n * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     here = agent.prep_xfer_dlist("", blocks(memory, 2 * n), "DRAM")
     with opened(tmp_path, n) as files:
         listed = agent.register_memory([(0, 2 * BLOCK, fd, "") for fd in files], "FILE")
@@ -75,7 +75,7 @@ def test_a_list_is_of_many_files_and_a_write_makes_them_longer(agents: Agents, s
 
 def test_a_read_beyond_the_end_of_one_file_moves_nothing(agents: Agents, seed: int, tmp_path: Path) -> None:
     agent, memory = agents("a", backends=["POSIX"]), Memory(3 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     here = agent.prep_xfer_dlist("", blocks(memory, 3), "DRAM")
     with opened(tmp_path, 3) as files:
         for fd in files:
@@ -94,7 +94,7 @@ def test_a_read_beyond_the_end_of_one_file_moves_nothing(agents: Agents, seed: i
 
 def test_the_descriptor_says_what_may_be_done(agents: Agents, seed: int, tmp_path: Path) -> None:
     agent, memory = agents("a", backends=["POSIX"]), Memory(BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     here = agent.prep_xfer_dlist("", blocks(memory, 1), "DRAM")
     (tmp_path / "0.bin").write_bytes(bytes(BLOCK))
     with opened(tmp_path, 1, os.O_RDONLY) as files:
@@ -113,7 +113,7 @@ def test_the_descriptor_says_what_may_be_done(agents: Agents, seed: int, tmp_pat
 def test_a_file_that_was_closed_does_not_grow_another_one(agents: Agents, seed: int, tmp_path: Path) -> None:
     """A descriptor that was closed without a word has another file by the time of the WRITE."""
     agent, memory = agents("a", backends=["POSIX"]), Memory(BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     here = agent.prep_xfer_dlist("", blocks(memory, 1), "DRAM")
     with opened(tmp_path, 1) as files:
         agent.register_memory([(0, BLOCK, files[0], "")], "FILE")
@@ -129,7 +129,7 @@ def test_a_file_that_was_closed_does_not_grow_another_one(agents: Agents, seed: 
 @pytest.mark.parametrize("why", ["was closed", "not registered any more", "reading only"])
 def test_a_list_that_is_refused_makes_no_file_longer(agents: Agents, seed: int, why: str, tmp_path: Path) -> None:
     agent, memory = agents("a", backends=["POSIX"]), Memory(3 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     here = agent.prep_xfer_dlist("", blocks(memory, 3), "DRAM")
     with opened(tmp_path, 3) as files, opened(tmp_path, 1, os.O_RDONLY) as readable:
         files[2] = readable[0] if why == "reading only" else files[2]
@@ -152,7 +152,7 @@ def test_the_descriptor_decides_about_the_page_cache(
 ) -> None:
     """But for GDS, which is there to go past it."""
     agent, memory = agents("a", backends=[backend]), Memory(BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     here = agent.prep_xfer_dlist("", blocks(memory, 1), "DRAM")
     with contextlib.ExitStack() as open_files:
         try:
@@ -173,7 +173,7 @@ def test_the_descriptor_decides_about_the_page_cache(
 
 def test_a_descriptor_that_is_used_again_means_its_new_file(agents: Agents, seed: int, tmp_path: Path) -> None:
     agent, memory = agents("a", backends=["POSIX"]), Memory(2 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     here = agent.prep_xfer_dlist("", blocks(memory, 2), "DRAM")
     paths = [tmp_path / name for name in "ab"]
     number = -1

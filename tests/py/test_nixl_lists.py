@@ -10,7 +10,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from nixl_agents import BLOCK, Agents, address, blocks, ended, heard  # noqa: E402
+from nixl_agents import BLOCK, Agents, address, blocks, ended, heard, prepared, register  # noqa: E402
 
 from tent.compat import nixl  # noqa: E402
 from tent.compat.nixl import descriptors  # noqa: E402
@@ -57,7 +57,7 @@ def test_indexes_choose_the_blocks_that_move(agents: Agents, seed: int) -> None:
     one, two = agents("one"), agents("two")
     ours, theirs = Memory(N * BLOCK, seed), Memory(N * BLOCK, seed + 1)
     for agent, memory in ((one, ours), (two, theirs)):
-        agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+        register(agent, memory)
     one.add_remote_agent(two.get_agent_metadata())
     for _ in range(24):
         steps = draw.choice([1, 2, 4]), draw.choice([1, 2, 4])
@@ -82,7 +82,7 @@ def test_indexes_choose_the_blocks_that_move(agents: Agents, seed: int) -> None:
 
 def test_a_released_list_is_refused_and_its_transfers_go_on(agents: Agents, seed: int) -> None:
     agent, memory = agents("a"), Memory(4 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     local, own = (agent.prep_xfer_dlist(name, blocks(memory, 4), "DRAM") for name in ("", "a"))
     handle = agent.make_prepped_xfer("WRITE", local, [0], own, [3])
     agent.transfer(handle)
@@ -160,7 +160,7 @@ def test_ranges_without_bytes_have_their_index_and_move_nothing(agents: Agents, 
     one, two = agents("one", capture_telemetry=True), agents("two")
     ours, theirs = Memory(N * BLOCK, seed), Memory(N * BLOCK, seed + 1)
     for agent, memory in ((one, ours), (two, theirs)):
-        agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+        register(agent, memory)
     one.add_remote_agent(two.get_agent_metadata())
     sizes = [draw.choice([0, BLOCK]) for _ in range(N)]
     for chosen_ones in (
@@ -188,7 +188,7 @@ def test_ranges_without_bytes_have_their_index_and_move_nothing(agents: Agents, 
 
 def test_a_transfer_of_nothing_is_done(agents: Agents, seed: int) -> None:
     agent, memory = agents("a", capture_telemetry=True), Memory(2 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
     local, own = (
         agent.prep_xfer_dlist(n, [(address(memory), 0, 0), (address(memory), 8, 0)], "DRAM") for n in ("", "a")
     )
@@ -203,13 +203,7 @@ def test_a_transfer_of_nothing_is_done(agents: Agents, seed: int) -> None:
 
 
 def test_a_wrong_list_is_named(agents: Agents, seed: int) -> None:
-    agent, other = agents("a"), agents("b")
-    memory = Memory(4 * BLOCK, seed)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
-    agent.add_remote_agent(other.get_agent_metadata())
-    local = agent.prep_xfer_dlist("", blocks(memory, 4), "DRAM")
-    own = agent.prep_xfer_dlist("a", blocks(memory, 4), "DRAM")
-    xfer = agent.get_xfer_descs(blocks(memory, 1), "DRAM")
+    agent, memory, local, own, xfer = prepared(agents, seed)
     strided = np.array([[address(memory), BLOCK, 0, BLOCK, 2]], np.uint64)
     none = strided * np.array([1, 1, 1, 1, 0], np.uint64)
     wrong: list[tuple[type[Exception], str, Callable[[], Any]]] = [

@@ -10,7 +10,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from nixl_agents import BLOCK, Agents, address, ended  # noqa: E402
+from nixl_agents import BLOCK, Agents, address, ended, register  # noqa: E402
 
 import tent  # noqa: E402
 from tent.compat import nixl  # noqa: E402
@@ -40,7 +40,7 @@ def test_metadata_with_a_wrong_name_is_refused(agents: Agents) -> None:
 def test_ranges_leave_all_or_none(agents: Agents, seed: int) -> None:
     one, two = agents("one"), agents("two")
     ours, theirs = Memory(BLOCK, seed), Memory(2 * BLOCK, seed + 1)
-    one.register_memory([(address(ours), BLOCK, 0, "")], "DRAM")
+    register(one, ours)
     first, second = ([(address(theirs) + i * BLOCK, BLOCK, 0, "")] for i in range(2))
     two.register_memory(first, "DRAM")
     one.add_remote_agent(two.get_agent_metadata())
@@ -63,7 +63,7 @@ def test_ranges_that_are_not_back_in_time_stay_registered(
 ) -> None:
     one, two = agents("one"), agents("two")
     memory, source = Memory(3 * BLOCK, seed), Memory(BLOCK, seed + 1)
-    one.register_memory([(address(source), BLOCK, 0, "")], "DRAM")
+    register(one, source)
     ranges = [(address(memory) + i * BLOCK, BLOCK, 0, "") for i in range(3)]
     descs = two.register_memory(ranges, "DRAM")
     one.add_remote_agent(two.get_agent_metadata())

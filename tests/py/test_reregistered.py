@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy
 import pytest
@@ -20,36 +21,38 @@ def options(request: pytest.FixtureRequest) -> dict[str, object]:
     return {"config": {"log_level": "error", "transports": {off: {"enable": False}}}}
 
 
-def test_mooncake(options: dict[str, object]) -> None:
+@pytest.fixture
+def both(options: dict[str, object]) -> Iterator[tuple[TransferEngine, int, TransferEngine, int]]:
+    """Two engines of Mooncake's, each with the address of a buffer."""
     one, two = TransferEngine(options=options), TransferEngine(options=options)
     for engine in (one, two):
         assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
     source, target = numpy.full(SIZE, 7, numpy.uint8), numpy.zeros(SIZE, numpy.uint8)
-    here, there, peer = source.ctypes.data, target.ctypes.data, f"127.0.0.1:{two.get_rpc_port()}"
+    yield one, source.ctypes.data, two, target.ctypes.data
+    one.close()
+    two.close()
+
+
+def test_mooncake(both: tuple[TransferEngine, int, TransferEngine, int]) -> None:
+    one, here, two, there = both
+    peer = f"127.0.0.1:{two.get_rpc_port()}"
     assert one.register_memory(here, SIZE) == 0
     results = []
     for _ in range(3):
         assert two.register_memory(there, SIZE) == 0
         results.append(one.transfer_sync_write(peer, here, there, SIZE))
         assert two.unregister_memory(there) == 0
-    one.close()
-    two.close()
     assert results == [0, 0, 0]
 
 
-def test_mooncake_twice_registered(options: dict[str, object]) -> None:
+def test_mooncake_twice_registered(both: tuple[TransferEngine, int, TransferEngine, int]) -> None:
     """A range that was registered twice stays until it was taken back twice (mooncake_memory.Memory)."""
-    one, two = TransferEngine(options=options), TransferEngine(options=options)
-    for engine in (one, two):
-        assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
-    source, target = numpy.full(SIZE, 7, numpy.uint8), numpy.zeros(SIZE, numpy.uint8)
-    here, there, peer = source.ctypes.data, target.ctypes.data, f"127.0.0.1:{two.get_rpc_port()}"
+    one, here, two, there = both
+    peer = f"127.0.0.1:{two.get_rpc_port()}"
     assert one.register_memory(here, SIZE) == two.register_memory(there, SIZE) == two.register_memory(there, SIZE) == 0
     before = one.transfer_sync_write(peer, here, there, SIZE)
     assert two.unregister_memory(there) == 0
     after = one.transfer_sync_write(peer, here, there, SIZE)
-    one.close()
-    two.close()
     assert (before, after) == (0, 0)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from nixl_agents import Side, address, ended  # noqa: E402
+from nixl_agents import Side, address, ended, register  # noqa: E402
 from sglang_stand import AUX, MooncakeServer, NixlPrefill, NixlServer, Pool  # noqa: E402
 
 from tent.compat import nixl  # noqa: E402
@@ -117,7 +117,7 @@ def test_a_decode_server_that_dies_fails_its_rooms_alone(made: Make, sides: Any,
     prefill, decode = made(NixlPrefill, seed), made(NixlServer, seed + 100)
     peer = prefill.add_peer(decode.agent.get_agent_metadata(), decode.pool, decode.strided())
     agent, memory = prefill.agent, Memory(64 * PAGE, seed + 200)
-    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    register(agent, memory)
 
     def written(side: Side, name: str) -> Any:
         lists = [agent.get_xfer_descs([(at, memory.size, 0)], "DRAM") for at in (address(memory), side.address)]
