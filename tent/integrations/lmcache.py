@@ -20,8 +20,7 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from .._version import __version__
-from .versions import tested, warn_unless_tested
+from .versions import unfit, warn_unless_tested
 
 CHANNEL = "tent"
 INSTEAD = 'take the channel "nixl" under `tent run --as nixl` instead'
@@ -42,10 +41,7 @@ def register() -> None:
         for name in (_LOADER, _MAKER):
             getattr(channel, name)
     except (ImportError, AttributeError) as error:
-        raise RuntimeError(
-            f"tent {__version__} does not fit LMCache {installed}: {error}; it was tested with LMCache "
-            f"{tested('LMCache')}: {INSTEAD}"
-        ) from error
+        raise unfit("LMCache", installed, error, INSTEAD) from error
     warn_unless_tested("LMCache", installed, INSTEAD)
     with contextlib.suppress(ValueError):  # it is registered already
         enlist(CHANNEL, partial(_context, channel))

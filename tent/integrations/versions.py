@@ -11,9 +11,12 @@ logger = logging.getLogger("tent.integrations")
 TESTED = {"vLLM": ("0.32.0",), "SGLang": ("0.5.23",), "LMCache": ("0.5.6",)}  # `make test-clients` runs them
 
 
-def tested(stack: str) -> str:
-    """The versions of a stack, for a text."""
-    return ", ".join(TESTED[stack])
+def unfit(stack: str, version: str, error: Exception, instead: str) -> RuntimeError:
+    """The error for a version that lacks a part which tent takes hold of. `instead` is the cure."""
+    tested = ", ".join(TESTED[stack])
+    return RuntimeError(
+        f"tent {__version__} does not fit {stack} {version}: {error}; it was tested with {stack} {tested}: {instead}"
+    )
 
 
 def warn_unless_tested(stack: str, version: str, instead: str) -> None:
@@ -21,5 +24,5 @@ def warn_unless_tested(stack: str, version: str, instead: str) -> None:
     if version.partition("+")[0] not in TESTED[stack]:
         logger.warning(
             "tent %s was tested with %s %s, and this is %s %s: if it fails, %s",
-            __version__, stack, tested(stack), stack, version, instead,
+            __version__, stack, ", ".join(TESTED[stack]), stack, version, instead,
         )  # fmt: skip

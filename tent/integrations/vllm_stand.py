@@ -13,10 +13,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from .._version import __version__
 from ..compat.options import KEYS, Options
 from ..errors import InvalidArgumentError
-from .versions import tested
+from .versions import unfit
 
 BASE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker"
 LOADER = "vllm.distributed.nixl_utils"
@@ -68,10 +67,7 @@ def base_worker(version: str) -> ModuleType:
         for name in NAMES:
             getattr(module, name)
     except (ImportError, AttributeError) as error:
-        raise RuntimeError(
-            f"tent {__version__} does not fit vLLM {version}: {error}; it was tested with vLLM {tested('vLLM')}: "
-            f"{INSTEAD}"
-        ) from error
+        raise unfit("vLLM", version, error, INSTEAD) from error
     return module
 
 
