@@ -16,76 +16,40 @@ import "C"
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/tests/fakes/compiled"
 	"github.com/tent-engine/tent/tests/fakes/loaded"
 )
 
 // shimFolder has the shim and the declarations of HIXL, below the folder of go.mod.
-const shimFolder = "transports/ascend/shim"
+const shimFolder = "transports/ascend/shim/"
 
 // Shim compiles the shim as `make ascend-shim` does, and HIXL compiles the emulated library with the other string ABI.
 // They skip a test by name where there is no g++: nothing else in the tree needs one.
 func Shim(t testing.TB) string {
-	return compiled(t, "tent_ascend", shimFolder+"/tent_ascend.cc", "-D_GLIBCXX_USE_CXX11_ABI=1")
+	return plus(t, "libtent_ascend.so", shimFolder+"tent_ascend.cc", "-D_GLIBCXX_USE_CXX11_ABI=1")
 }
 
-// HIXL compiles the emulated libmetadef.so and libcann_hixl.so, which are one library here.
+// HIXL compiles the emulated libmetadef.so and libcann_hixl.so, which are one library here. It has neither name: a test
+// that loads it as one must not find it as the other.
 func HIXL(t testing.TB) string {
-	return compiled(t, "hixl", "tests/fakes/ascend/hixl/hixl.cc", "-D_GLIBCXX_USE_CXX11_ABI=0", "-pthread")
+	return plus(t, "libfake_hixl.so", "tests/fakes/ascend/hixl/hixl.cc", "-D_GLIBCXX_USE_CXX11_ABI=0", "-pthread")
 }
 
-// compiled is a library of one source. An earlier build of the same sources is used again.
-func compiled(t testing.TB, name, source string, options ...string) string {
-	compiler, err := exec.LookPath("g++")
-	if err != nil {
+// plus is a library of one source in C++.
+func plus(t testing.TB, soname, source string, options ...string) string {
+	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("no g++: the shim of HIXL and the emulated library are C++")
 	}
-	root := repository(t)
-	arguments := append([]string{"-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror",
-		"-fvisibility=hidden"}, options...)
-	hash := sha256.New()
-	fmt.Fprint(hash, compiler, arguments)
-	headers, err := filepath.Glob(filepath.Join(root, shimFolder, "*.h"))
-	require.NoError(t, err)
-	for _, file := range append(headers, filepath.Join(root, source)) {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		_, _ = hash.Write(text)
-	}
-	folder := filepath.Join(root, "build", "fakes")
-	require.NoError(t, os.MkdirAll(folder, 0o755))
-	path := filepath.Join(folder, "lib"+name+"-"+hex.EncodeToString(hash.Sum(nil)[:8])+".so")
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	fresh := fmt.Sprintf("%s.%d", path, os.Getpid()) // another process may build it now, too
-	out, err := exec.Command(compiler, append(arguments, filepath.Join(root, source), "-o", fresh)...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.NoError(t, os.Rename(fresh, path))
-	return path
-}
-
-// repository is the folder of go.mod: a test's folder is below it.
-func repository(t testing.TB) string {
-	at, err := os.Getwd()
-	require.NoError(t, err)
-	for ; at != "/"; at = filepath.Dir(at) {
-		if _, err := os.Stat(filepath.Join(at, "go.mod")); err == nil {
-			return at
-		}
-	}
-	require.Fail(t, "no go.mod above the folder of the test")
-	return ""
+	l := &compiled.Library{Soname: soname, Sources: []string{source}, Headers: []string{shimFolder + "*.h"},
+		Compiler: append([]string{"g++", "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror",
+			"-fvisibility=hidden"}, options...)}
+	return l.Build(t)
 }
 
 // LinkSettings of the emulated HIXL in a process, by the names of its environment variables without TENT_FAKEHIXL_.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/tests/fakes/compiled"
 	"github.com/tent-engine/tent/tests/fakes/cuda"
 )
 
@@ -30,7 +31,9 @@ var Older = []string{"aclrtMemGetAddressRange", "aclrtDeviceGetPCIBusId", "aclrt
 
 // Library builds a runtime without some symbols, and returns its path.
 func Library(t testing.TB, absent ...string) string {
-	return cuda.Build(t, "ascend", "libascendcl.so", absent)
+	l := compiled.Fake("ascend", "libascendcl.so")
+	l.Absent = absent
+	return l.Build(t)
 }
 
 // Run carries a test out in a child process with the emulated runtime. The end of the test checks that all its memory

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/tests/fakes/compiled"
 	"github.com/tent-engine/tent/tests/fakes/cuda"
 	"github.com/tent-engine/tent/tests/fakes/loaded"
 )
@@ -47,7 +48,9 @@ var BatchCalls = []string{"cuFileBatchIOSetUp", "cuFileBatchIOSubmit", "cuFileBa
 
 // Library builds a library without some symbols, and returns its path.
 func Library(t testing.TB, absent ...string) string {
-	return cuda.Build(t, "cufile", "libcufile.so.0", absent)
+	l := compiled.Fake("cufile", "libcufile.so.0")
+	l.Absent = absent
+	return l.Build(t)
 }
 
 // Run carries a test out in a child process with the emulated libraries. The end of the test checks that nothing of

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/tests/fakes/compiled"
 	"github.com/tent-engine/tent/tests/fakes/cuda"
 )
 
@@ -44,10 +45,9 @@ var asked = regexp.MustCompile(`\x00cu[A-Z][A-Za-z0-9_]+\x00`)
 func driverFor(t *testing.T, library string) string {
 	text, err := os.ReadFile(library)
 	require.NoError(t, err)
-	plain := cuda.Library(t, cuda.Driver{})
-	has, fakes := exports(t, plain), filepath.Dir(plain)
-	around := filepath.Join(fakes, "../../tests/fakes/cufile/real/around.c") // from build/fakes
-	own, err := os.ReadFile(around)
+	has, root := exports(t, cuda.Library(t, cuda.Driver{})), compiled.Root(t)
+	const around = "tests/fakes/cufile/real/around.c"
+	own, err := os.ReadFile(filepath.Join(root, around))
 	require.NoError(t, err)
 	var names []string
 	for at := 0; ; {
@@ -71,10 +71,12 @@ func driverFor(t *testing.T, library string) string {
 		fmt.Fprintf(&source, "int %s(void);\n__attribute__((visibility(\"default\"))) int %s(void) { return 801; }\n",
 			name, name)
 	}
-	sum := crc64.Checksum([]byte(source.String()+string(own)), crc64.MakeTable(crc64.ECMA))
-	stubs := filepath.Join(fakes, fmt.Sprintf("stubs-%016x.c", sum))
-	require.NoError(t, os.WriteFile(stubs, []byte(source.String()), 0o600))
-	return cuda.Build(t, "cuda", "libcuda.so.1", nil, "-DFAKE_DRIVER=13000", stubs, around)
+	sum := crc64.Checksum([]byte(source.String()), crc64.MakeTable(crc64.ECMA))
+	stubs := fmt.Sprintf("build/fakes/stubs-%016x.c", sum)
+	require.NoError(t, os.WriteFile(filepath.Join(root, stubs), []byte(source.String()), 0o600))
+	l := compiled.Fake("cuda", "libcuda.so.1", "-DFAKE_DRIVER=13000")
+	l.Sources = append(l.Sources, stubs, around)
+	return l.Build(t)
 }
 
 // exports lists the functions that a library exports.

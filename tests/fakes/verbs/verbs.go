@@ -25,16 +25,13 @@ static long call(void *control, const char *text) { return ((long (*)(const char
 import "C"
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"sync"
 	"testing"
 	"unsafe"
+
+	"github.com/tent-engine/tent/tests/fakes/compiled"
 )
 
 const (
@@ -48,18 +45,11 @@ type Fake struct {
 	control unsafe.Pointer
 }
 
-var built struct {
-	sync.Once
-	path string
-	err  error
-}
-
 // Open compiles the library and loads it. Its knobs are as they were at the start when the test ends. A library that
 // cannot be compiled fails the test: cgo, which this package needs, has a compiler.
 func Open(t testing.TB) *Fake {
 	t.Helper()
-	compile(t)
-	return load(t, built.path)
+	return load(t, build(t))
 }
 
 // Joined returns the library in a process that was given an Environment. Its knobs are those of this process.
@@ -87,14 +77,6 @@ func load(t testing.TB, file string) *Fake {
 	return f
 }
 
-func compile(t testing.TB) {
-	t.Helper()
-	built.Do(func() { built.path, built.err = build() })
-	if built.err != nil {
-		t.Fatalf("the fake libibverbs cannot be compiled: %v", built.err)
-	}
-}
-
 // Environment is that of processes with joined NICs. Each finds the library as it would find the real one, and their
 // queue pairs stand in one table. A child inherits it, and gets nothing more here.
 func Environment(t testing.TB) []string {
@@ -102,63 +84,18 @@ func Environment(t testing.TB) []string {
 	if os.Getenv(tableName) != "" {
 		return nil
 	}
-	compile(t)
 	table := filepath.Join(t.TempDir(), "table")
-	return []string{"LD_LIBRARY_PATH=" + filepath.Dir(built.path), tableName + "=" + table}
+	return []string{"LD_LIBRARY_PATH=" + filepath.Dir(build(t)), tableName + "=" + table}
 }
 
-// build compiles the library, or finds an earlier one of the same sources in build/fakes, and returns its path.
-func build() (string, error) {
-	root, err := repository()
-	if err != nil {
-		return "", err
-	}
-	source, abi := filepath.Join(root, "tests/fakes/verbs/library"), filepath.Join(root, "transports/rdma/verbs")
-	args := []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-Wl,-soname," + soname,
-		"-I" + abi}
-	files, err := filepath.Glob(filepath.Join(source, "*.c"))
-	if err != nil || len(files) == 0 {
-		return "", fmt.Errorf("no source in %s", source)
-	}
-	hash := sha256.New()
-	fmt.Fprint(hash, args)
-	for _, name := range append(slices.Clone(files), filepath.Join(source, "fake.h"), filepath.Join(abi, "abi.h")) {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			return "", err
-		}
-		_, _ = hash.Write(text)
-	}
-	folder := filepath.Join(root, "build/fakes", "verbs-"+hex.EncodeToString(hash.Sum(nil)[:8]))
-	path := filepath.Join(folder, soname)
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	fresh := fmt.Sprintf("%s.%d", folder, os.Getpid()) // another process may build it now, too
-	if err := os.MkdirAll(fresh, 0o755); err != nil {
-		return "", err
-	}
-	defer func() { _ = os.RemoveAll(fresh) }()
-	args = append(append(args, "-o", filepath.Join(fresh, soname)), append(files, "-lpthread")...)
-	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("gcc: %w: %s", err, out)
-	}
-	if err := os.Rename(fresh, folder); err != nil {
-		_, err = os.Stat(path) // the other one was first
-		return path, err
-	}
-	return path, nil
-}
-
-// repository is the folder of go.mod, above that of the test. The paths of a build with -trimpath lead nowhere.
-func repository() (string, error) {
-	at, err := os.Getwd()
-	for ; err == nil && at != "/"; at = filepath.Dir(at) {
-		if _, missing := os.Stat(filepath.Join(at, "go.mod")); missing == nil {
-			return at, nil
-		}
-	}
-	return "", fmt.Errorf("no go.mod above the folder of the test: %w", err)
+// build compiles the library and returns its path.
+func build(t testing.TB) string {
+	t.Helper()
+	const source, abi = "tests/fakes/verbs/library/", "transports/rdma/verbs/"
+	l := &compiled.Library{Soname: soname, Sources: []string{source + "*.c"},
+		Headers:  []string{source + "*.h", abi + "abi.h"},
+		Compiler: []string{"gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I" + abi}}
+	return l.Build(t)
 }
 
 // Control turns a knob or asks for a figure, as fake_control in library/wire.c says.

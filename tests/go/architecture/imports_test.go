@@ -108,11 +108,12 @@ var edges = []edge{
 		"pybind wraps the engine; a single transport is none of its business"},
 	{"pybind/*", []string{"gocore/*", "transports/all", "pybind"},
 		"pybind wraps the engine; a single transport is none of its business"},
-	{"tests/fakes/cuda", []string{"tests/fakes/loaded"}, "a fake library knows nothing of ours"},
-	{"tests/fakes/ascend", []string{"tests/fakes/cuda", "tests/fakes/loaded"},
-		"a fake library is built as others are, and knows nothing of ours"},
-	{"tests/fakes/nvml", []string{"tests/fakes/cuda"}, "a fake library is built as the other one is"},
-	{"tests/fakes/cufile", []string{"tests/fakes/cuda", "tests/fakes/loaded"},
+	{"tests/fakes/compiled", nil, "it runs compilers, and knows none of the libraries"},
+	{"tests/fakes/loaded", nil, "it calls a library by a convention, and knows none of them"},
+	{"tests/fakes/*", []string{"tests/fakes/compiled", "tests/fakes/loaded"}, "a fake library knows nothing of ours"},
+	{"tests/fakes/ascend", []string{"tests/fakes/compiled", "tests/fakes/loaded", "tests/fakes/cuda"},
+		"a test with it runs in a child process as one with the other does"},
+	{"tests/fakes/cufile", []string{"tests/fakes/compiled", "tests/fakes/loaded", "tests/fakes/cuda"},
 		"a fake library works over another one, and knows nothing of ours"},
 	{"tests/gpubed", []string{"gocore/*", "transports/*", "tests/fakes/cuda", "tests/netbed", "tests/forked"},
 		"the test bed of two processes with GPUs is made of the fake driver and of engines"},
@@ -124,7 +125,8 @@ var edges = []edge{
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
 var fakes = []string{"gocore/device/devicetest", "gocore/security/securitytest", "transports/transporttest",
 	"transports/sim", "transports/faulty", "tests/forked", "tests/gpubed", "tests/leaks", "tests/roce",
-	"tests/fakes/ascend", "tests/fakes/cuda", "tests/fakes/cufile", "tests/fakes/nvml", "tests/fakes/verbs"}
+	"tests/fakes/ascend", "tests/fakes/compiled", "tests/fakes/cuda", "tests/fakes/cufile", "tests/fakes/nvml",
+	"tests/fakes/verbs"}
 
 // testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{
