@@ -4,12 +4,7 @@ package ascend
 
 /*
 #include <stdint.h>
-#include <stdlib.h>
 
-static void setting(void *f, int a) { ((void (*)(int))f)(a); }
-static void fault(void *f, const char *name, long nth, uint32_t code) {
-	((void (*)(const char *, long, uint32_t))f)(name, nth, code);
-}
 static void options(void *f, char *into, uint64_t n) { ((void (*)(char *, uint64_t))f)(into, n); }
 */
 import "C"
@@ -115,20 +110,12 @@ func (l *Linked) Check(t testing.TB) {
 }
 
 // Silence makes the fabric swallow everything: requests do not end, and nobody connects. Or it ends that.
-func (l *Linked) Silence(on bool) {
-	var value C.int
-	if on {
-		value = 1
-	}
-	C.setting(l.Find("silence"), value)
-}
+func (l *Linked) Silence(on bool) { l.Switch("silence", on) }
 
 // Inject makes the nth call of a function from now on return a code; 1 throws an exception. Of "transfer" it is the nth
 // request, which fails late.
 func (l *Linked) Inject(function string, nth int, code uint32) {
-	name := C.CString(function)
-	defer C.free(unsafe.Pointer(name))
-	C.fault(l.Find("inject"), name, C.long(nth), C.uint32_t(code))
+	l.Library.Inject(function, nth, int(code), false)
 }
 
 // Options returns those of the latest engine, "name=value;" each.

@@ -2,25 +2,7 @@
 
 package ascend
 
-/*
-#include <stdint.h>
-#include <stdlib.h>
-
-static void inject(void *f, const char *name, long nth, int result) {
-	((void (*)(const char *, long, int))f)(name, nth, result);
-}
-static int one(void *f, int a) { return ((int (*)(int))f)(a); }
-static int none(void *f) { return ((int (*)(void))f)(); }
-static int peek(void *f, void *into, uint64_t at, uint64_t n, int store) {
-	return ((int (*)(void *, uint64_t, uint64_t, int))f)(into, at, n, store);
-}
-static uint64_t number(void *f, uint64_t a) { return ((uint64_t (*)(uint64_t))f)(a); }
-static int code(void *f, uint64_t a) { return ((int (*)(uint64_t))f)(a); }
-*/
-import "C"
-
 import (
-	"fmt"
 	"unsafe"
 
 	"github.com/tent-engine/tent/tests/fakes/loaded"
@@ -39,18 +21,9 @@ func Load() (*Loaded, error) {
 	return &Loaded{library}, err
 }
 
-func failed(name string, code C.int) error {
-	if code == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s: error %d", name, code)
-}
-
 // Inject makes the nth call of a function from now on fail.
 func (l *Loaded) Inject(function string, nth, result int) {
-	name := C.CString(function)
-	defer C.free(unsafe.Pointer(name))
-	C.inject(l.Find("inject"), name, C.long(nth), C.int(result))
+	l.Library.Inject(function, nth, result, false)
 }
 
 // Stats returns the counters.
@@ -60,31 +33,13 @@ func (l *Loaded) Stats() (s Stats) {
 }
 
 // Enter makes a device current on this thread, as torch_npu does. Nothing ends that.
-func (l *Loaded) Enter(device int) error {
-	return failed("enter", C.one(l.Find("enter"), C.int(device)))
-}
+func (l *Loaded) Enter(device int) error { return l.Code("enter", uint64(device)) }
 
 // Current returns the device of this thread, -1 if it has none.
-func (l *Loaded) Current() int { return int(C.none(l.Find("current"))) }
-
-// Peek reads bytes of any memory, Poke writes them. No copy of the runtime's is involved.
-func (l *Loaded) Peek(into []byte, at uintptr) error {
-	return failed("peek", C.peek(l.Find("peek"), unsafe.Pointer(unsafe.SliceData(into)), C.uint64_t(at),
-		C.uint64_t(len(into)), 0))
-}
-
-// Poke writes bytes of any memory.
-func (l *Loaded) Poke(at uintptr, from []byte) error {
-	return failed("poke", C.peek(l.Find("peek"), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(at),
-		C.uint64_t(len(from)), 1))
-}
+func (l *Loaded) Current() int { return int(int32(l.Number("current"))) }
 
 // MallocHost allocates pinned memory of the host, 0 if there is none. FreeHost gives it back.
-func (l *Loaded) MallocHost(bytes int) uintptr {
-	return uintptr(C.number(l.Find("pinned"), C.uint64_t(bytes)))
-}
+func (l *Loaded) MallocHost(bytes int) uintptr { return uintptr(l.Number("pinned", uint64(bytes))) }
 
 // FreeHost gives pinned memory back.
-func (l *Loaded) FreeHost(at uintptr) error {
-	return failed("unpin", C.code(l.Find("unpin"), C.uint64_t(at)))
-}
+func (l *Loaded) FreeHost(at uintptr) error { return l.Code("unpin", uint64(at)) }

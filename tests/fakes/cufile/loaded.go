@@ -2,15 +2,6 @@
 
 package cufile
 
-/*
-#include <stdlib.h>
-
-static void inject(void *f, const char *name, long nth, int code) {
-	((void (*)(const char *, long, int))f)(name, nth, code);
-}
-*/
-import "C"
-
 import (
 	"testing"
 	"unsafe"
@@ -90,11 +81,7 @@ func Load() (*Loaded, error) {
 
 // Inject makes the nth call of a function from now on fail with a code. Of "io" it is the nth I/O, which fails late
 // with an errno, and of "short" the nth I/O, of which half is carried out.
-func (l *Loaded) Inject(function string, nth, code int) {
-	name := C.CString(function)
-	defer C.free(unsafe.Pointer(name))
-	C.inject(l.Find("inject"), name, C.long(nth), C.int(code))
-}
+func (l *Loaded) Inject(function string, nth, code int) { l.Library.Inject(function, nth, code, false) }
 
 // Stats returns the counters.
 func (l *Loaded) Stats() (s Stats) {

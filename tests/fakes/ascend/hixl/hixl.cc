@@ -561,9 +561,9 @@ API void fakehixl_silence(int on) {
   changed.notify_all();
 }
 
-API void fakehixl_inject(const char *function, long nth, uint32_t code) {
+API void fakehixl_inject(const char *function, long nth, int code) {
   std::lock_guard<std::mutex> held_lock(lock);
-  faults.push_back({function, nth, code});
+  faults.push_back({function, nth, static_cast<uint32_t>(code)});
 }
 
 API void fakehixl_stats(Stats *into) {
