@@ -92,32 +92,13 @@ func (t *guests) all() (list []*guest) {
 	return list
 }
 
-// gate is the state of a region towards peers, guarded by region.mu.
-type gate struct {
-	all  passage
-	some map[transport.ID]passage
-}
-
-type passage struct {
-	floor  transport.Epoch
-	closed bool
-}
-
-func (p passage) shut(epoch transport.Epoch) passage {
-	if epoch == transport.ForGood {
-		p.closed = true
-	}
-	p.floor = max(p.floor, epoch)
-	return p
-}
-
 // learn enters a guest as one that knows the region, and returns the news that hold for it.
 func (r *region) learn(g *guest) news {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.guests[g] = true
-	one := r.gate.some[g.key.id]
-	return news{uint64(r.key), max(r.gate.all.floor, one.floor), r.gate.all.closed || one.closed}
+	floor, closed := r.door.Last(g.key.id)
+	return news{uint64(r.key), floor, closed}
 }
 
 // dismiss forgets a guest that has parted.
@@ -144,15 +125,8 @@ func (t *ascend) Revoke(ctx context.Context, key transport.LocalKey, peer *trans
 }
 
 func (t *ascend) revoke(ctx context.Context, r *region, peer *transport.Peer, epoch transport.Epoch) {
+	r.door.Shut(peer, epoch) // before the list of guests: one that learns of the region now sees it
 	r.mu.Lock()
-	if peer == nil {
-		r.gate.all = r.gate.all.shut(epoch)
-	} else {
-		if r.gate.some == nil {
-			r.gate.some = map[transport.ID]passage{}
-		}
-		r.gate.some[peer.ID] = r.gate.some[peer.ID].shut(epoch)
-	}
 	var list []*guest
 	for g := range r.guests {
 		if peer == nil || peer.ID == g.key.id {

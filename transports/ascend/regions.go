@@ -19,9 +19,9 @@ type region struct {
 	mem.Region
 	key   transport.LocalKey
 	entry *entryOf
+	door  kit.Door
 
 	mu     sync.Mutex
-	gate   gate
 	guests map[*guest]bool // that learned of it
 }
 
@@ -138,10 +138,7 @@ func (t *ascend) Deregister(ctx context.Context, key transport.LocalKey) error {
 	if r == nil {
 		return kit.NoRegion("ascend.deregister", key)
 	}
-	r.mu.Lock()
-	closed := r.gate.all.closed
-	r.mu.Unlock()
-	if !closed {
+	if _, closed := r.door.Last(transport.ID{}); !closed { // to everybody
 		t.revoke(ctx, r, nil, transport.ForGood)
 	}
 	t.regions.Delete(key)

@@ -26,6 +26,7 @@ type region struct {
 	key  transport.LocalKey
 	cut  uint64 // bytes of each of its parts but the last
 	keys atomic.Pointer[keys]
+	door kit.Door // its fences, for guests that learn of it later
 
 	users atomic.Int64 // slices with a local key; below zero once the region ends
 
@@ -37,7 +38,6 @@ type region struct {
 	left    []*memory // keys that are of no use any more and did not end; guarded by closing
 
 	mu      sync.Mutex
-	gate    gate
 	guests  map[*guest]bool // links of peers that have learned of the region
 	retired []*memory       // local keys of pages that were replaced
 	ended   bool            // the remote keys are closed

@@ -55,13 +55,11 @@ func (f *fencing) begin(t *testing.T, ctx context.Context, peer *transport.Peer,
 			f.region.pinning.Unlock()
 			return false
 		}
-		f.region.mu.Lock()
-		defer f.region.mu.Unlock()
-		p := f.region.gate.all
+		floor, _ := f.region.door.Last(transport.ID{})
 		if peer != nil {
-			p = f.region.gate.some[peer.ID]
+			floor, _ = f.region.door.Alone(peer.ID)
 		}
-		return p.floor >= epoch
+		return floor >= epoch
 	})
 	return ended
 }

@@ -21,33 +21,14 @@ import (
 // A NIC may give a closed key to other memory at once. An honest peer does not use it: one that answered refuses its
 // slices, and one that did not has no queue pair. One that lies may guess keys of the owner's memory in any case.
 
-// gate is the state of a region towards peers, guarded by region.mu.
-type gate struct {
-	all  passage
-	some map[transport.ID]passage
-}
-
-type passage struct {
-	floor  transport.Epoch
-	closed bool
-}
-
-func (p passage) shut(epoch transport.Epoch) passage {
-	if epoch == transport.ForGood {
-		p.closed = true
-	}
-	p.floor = max(p.floor, epoch)
-	return p
-}
-
 // learn enters a guest as one that knows the region, and returns the news that hold for it.
 func (r *region) learn(g *guest) news {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.guests[g] = true // dismiss takes it out; tell does where it was dismissed meanwhile
-	one := r.gate.some[g.key.id]
-	return news{region: uint64(r.key), floor: max(r.gate.all.floor, one.floor), closed: r.gate.all.closed || one.closed,
-		version: r.keys.Load().version}
+	n := news{region: uint64(r.key), version: r.keys.Load().version}
+	n.floor, n.closed = r.door.Last(g.key.id)
+	return n
 }
 
 // Revoke implements transport.Transport.
@@ -65,16 +46,7 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 }
 
 func (t *Transport) revoke(ctx context.Context, r *region, peer *transport.Peer, epoch transport.Epoch) error {
-	r.mu.Lock()
-	if peer == nil {
-		r.gate.all = r.gate.all.shut(epoch)
-	} else {
-		if r.gate.some == nil {
-			r.gate.some = map[transport.ID]passage{}
-		}
-		r.gate.some[peer.ID] = r.gate.some[peer.ID].shut(epoch)
-	}
-	r.mu.Unlock()
+	r.door.Shut(peer, epoch) // before the list of guests: one that learns of the region now sees it
 	n := news{region: uint64(r.key), floor: epoch, closed: epoch == transport.ForGood}
 	if peer != nil || !n.closed {
 		return t.rekey(ctx, r, peer, n)
