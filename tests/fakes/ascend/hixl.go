@@ -21,8 +21,11 @@ import (
 	"github.com/tent-engine/tent/tests/fakes/loaded"
 )
 
-// shimFolder has the shim and the declarations of HIXL, below the folder of go.mod.
-const shimFolder = "transports/ascend/shim/"
+// Folders below that of go.mod: shimFolder has the shim and the declarations of HIXL.
+const (
+	shimFolder = "transports/ascend/shim/"
+	hixlFolder = "tests/fakes/ascend/hixl/"
+)
 
 // Shim compiles the shim as `make ascend-shim` does, and HIXL compiles the emulated library with the other string ABI.
 // They skip a test by name where there is no g++: nothing else in the tree needs one.
@@ -33,7 +36,7 @@ func Shim(t testing.TB) string {
 // HIXL compiles the emulated libmetadef.so and libcann_hixl.so, which are one library here. It has neither name: a test
 // that loads it as one must not find it as the other.
 func HIXL(t testing.TB) string {
-	return plus(t, "libfake_hixl.so", "tests/fakes/ascend/hixl/hixl.cc", "-D_GLIBCXX_USE_CXX11_ABI=0", "-pthread")
+	return plus(t, "libfake_hixl.so", hixlFolder+"hixl.cc", "-D_GLIBCXX_USE_CXX11_ABI=0", "-pthread")
 }
 
 // plus is a library of one source in C++.
@@ -41,7 +44,8 @@ func plus(t testing.TB, soname, source string, options ...string) string {
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("no g++: the shim of HIXL and the emulated library are C++")
 	}
-	l := &compiled.Library{Soname: soname, Sources: []string{source}, Headers: []string{shimFolder + "*.h"},
+	l := &compiled.Library{Soname: soname, Sources: []string{source},
+		Headers: []string{shimFolder + "*.h", hixlFolder + "*.h"},
 		Compiler: append([]string{"g++", "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror",
 			"-fvisibility=hidden"}, options...)}
 	return l.Build(t)

@@ -56,7 +56,7 @@ func isPure(s *source) bool { return !s.test && slices.Contains(pureFolders, s.f
 func fileLength(name, text string) []violation {
 	lines := strings.Count(text, "\n")
 	generated := strings.Contains(text[:min(len(text), 400)], "Code generated") || strings.HasSuffix(name, ".pb.go")
-	if lines <= fileLinesMax || generated || !slices.Contains([]string{".go", ".py", ".c", ".h", ".sh"},
+	if lines <= fileLinesMax || generated || !slices.Contains([]string{".go", ".py", ".c", ".cc", ".h", ".sh"},
 		path.Ext(name)) {
 		return nil
 	}

@@ -5,25 +5,16 @@
 // processes by process_vm_readv and process_vm_writev. The owner's process does nothing, and may stand still. A TCP
 // connection carries the owner's registrations when the link comes, and the end of a process. A gate in the owner's
 // memory keeps the bytes of a link from moving once the owner has finalised.
-#include <arpa/inet.h>
-#include <dlfcn.h>
 #include <netinet/tcp.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <mutex>
-#include <stdexcept>
 #include <thread>
 
 #include "../../../../transports/ascend/shim/hixl_abi.h"
+#include "fake.h"
 
 #define API __attribute__((visibility("default")))
 
@@ -42,113 +33,12 @@ enum : uint32_t {
   RESOURCE_EXHAUSTED = 203900, FAILED = 503900
 };
 
-// Counters of the process. Those of the first line return to 0.
-struct Stats {
-  int64_t engines = 0, regions = 0, clients = 0, servers = 0, requests = 0;
-  int64_t connects = 0, transfers = 0, moved = 0;
-  int64_t stale = 0;       // requests that were asked about after their end
-  int64_t held = 0;        // registrations that were to end while links were there
-  int64_t foreign = 0;     // calls of threads with the context of no device, or of another one
-  int64_t invisible = 0;   // requests for memory that was registered after their link had come
-};
-
-std::mutex lock;  // of everything below
-std::condition_variable changed;
-Stats stats;
-bool held, silent;
-struct Fault {
-  std::string function;
-  long nth;
-  uint32_t code;
-};
-std::deque<Fault> faults;
-std::string given;  // the options of the latest engine
-
-template <typename F>
-F *runtime(const char *name) {
-  static void *library = dlopen(std::getenv("TENT_LIBASCENDCL"), RTLD_NOW);
-  return reinterpret_cast<F *>(library ? dlsym(library, name) : nullptr);
-}
-
-int device() { return runtime<int()>("fakeacl_current")(); }
-
-bool peek(void *into, uint64_t at, uint64_t bytes, int store) {
-  return runtime<int(void *, uint64_t, uint64_t, int)>("fakeacl_peek")(into, at, bytes, store) == 0;
-}
-
-long setting(const char *name, long otherwise) {
-  const char *text = std::getenv((std::string("TENT_FAKEHIXL_") + name).c_str());
-  return text && *text ? std::strtol(text, nullptr, 10) : otherwise;
-}
-
-// The nth call of a function from now on gives a code; 1 throws. The lock is held.
-uint32_t injected(const char *function) {
-  for (auto f = faults.begin(); f != faults.end(); ++f) {
-    if (f->function == function && --f->nth == 0) {
-      const uint32_t code = f->code;
-      faults.erase(f);
-      if (code == 1) {
-        throw std::runtime_error("an exception of the test");
-      }
-      return code;
-    }
-  }
-  return SUCCESS;
-}
-
-bool all(int fd, void *data, size_t bytes, bool out) {
-  for (auto *at = static_cast<char *>(data); bytes;) {
-    const ssize_t n = out ? send(fd, at, bytes, MSG_NOSIGNAL) : recv(fd, at, bytes, 0);
-    if (n <= 0) {
-      return false;
-    }
-    at += n;
-    bytes -= static_cast<size_t>(n);
-  }
-  return true;
-}
-bool put(int fd, const void *data, size_t bytes) { return all(fd, const_cast<void *>(data), bytes, true); }
-bool get(int fd, void *data, size_t bytes) { return all(fd, data, bytes, false); }
-
-// A registration, and where the owner's process has its bytes.
-struct Memory {
-  uint64_t start, size, birth, bytes;
-};
-
-// The owner's word about a link, in its memory; never freed, since clients look at it at any time.
-struct Gate {
-  std::atomic<uint64_t> open{1}, busy{0};
-};
-
-// What a client learns when its link comes.
-struct Hello {
-  uint64_t process, gate, memories;
-};
-
-bool copy(uint64_t process, void *here, uint64_t there, uint64_t bytes, bool out) {
-  const iovec near{here, bytes}, far{reinterpret_cast<void *>(there), bytes};
-  const auto pid = static_cast<pid_t>(process);
-  const ssize_t n = out ? process_vm_writev(pid, &near, 1, &far, 1, 0) : process_vm_readv(pid, &near, 1, &far, 1, 0);
-  return n == static_cast<ssize_t>(bytes);
-}
-
 struct Request {
   hixl::TransferOp op;
   std::vector<hixl::TransferOpDesc> parts;
   std::string peer;
   hixl::TransferStatus state = hixl::TransferStatus::WAITING;
 };
-
-sockaddr_in parsed(const std::string &name) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  const size_t colon = name.rfind(':');
-  if (colon != std::string::npos) {
-    a.sin_port = htons(static_cast<uint16_t>(std::atoi(name.c_str() + colon + 1)));
-    inet_pton(AF_INET, name.substr(0, colon).c_str(), &a.sin_addr);
-  }
-  return a;
-}
 }  // namespace
 
 namespace hixl {
@@ -175,14 +65,7 @@ class Hixl::HixlImpl {
   std::map<std::string, std::shared_ptr<Client>> clients;
   std::deque<Server> servers;
   std::map<uint64_t, Request> requests;
-  uint64_t births = 0, numbers = 0;
-
-  // Counts calls of threads that have not the context of the engine's device. The lock is held.
-  void on_thread() {
-    if (device() != on) {
-      stats.foreign++;
-    }
-  }
+  uint64_t numbers = 0;
 
   uint32_t initialize(const std::string &local) {
     name = local;
@@ -227,10 +110,9 @@ class Hixl::HixlImpl {
   }
 
   uint32_t connect(const std::string &peer, int32_t ms) {
-    std::unique_lock<std::mutex> held_lock(lock);
-    on_thread();
-    if (const uint32_t code = injected("Connect")) {
-      return code;
+    Call call("Connect", on);
+    if (call.code) {
+      return call.code;
     }
     if (peer == name || !parsed(peer).sin_port) {
       return PARAM_INVALID;
@@ -244,9 +126,9 @@ class Hixl::HixlImpl {
     stats.connects++;
     const auto until = Clock::now() + std::chrono::milliseconds(ms);
     if (silent) {
-      return changed.wait_until(held_lock, until, [] { return !silent; }) ? FAILED : TIMEOUT;
+      return changed.wait_until(call.held, until, [] { return !silent; }) ? FAILED : TIMEOUT;
     }
-    held_lock.unlock();
+    call.held.unlock();
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const sockaddr_in a = parsed(peer);
     const timeval limit{ms / 1000, ms % 1000 * 1000};
@@ -264,7 +146,7 @@ class Hixl::HixlImpl {
       close(fd);
       return late ? TIMEOUT : FAILED;
     }
-    held_lock.lock();
+    call.held.lock();
     c->fd = fd;
     clients[peer] = c;
     stats.clients++;
@@ -310,7 +192,7 @@ class Hixl::HixlImpl {
   // The place of a range in the owner's process, 0 if the link cannot see it.
   uint64_t seen(Client *c, uint64_t at, uint64_t bytes) {
     for (const Memory &m : c->visible) {
-      if (at >= m.start && bytes <= m.size && at - m.start <= m.size - bytes) {
+      if (m.has(at, bytes)) {
         return m.bytes + (at - m.start);
       }
     }
@@ -424,9 +306,9 @@ API Hixl::~Hixl() { impl_->finalize(); }
 API void Hixl::Finalize() { impl_->finalize(); }
 
 API Status Hixl::Initialize(const AscendString &local, const std::map<AscendString, AscendString> &options) {
-  std::lock_guard<std::mutex> held_lock(lock);
-  if (const uint32_t code = injected("Initialize")) {
-    return code;
+  const Call call("Initialize", device());
+  if (call.code) {
+    return call.code;
   }
   given.clear();
   for (const auto &o : options) {
@@ -436,10 +318,9 @@ API Status Hixl::Initialize(const AscendString &local, const std::map<AscendStri
 }
 
 API Status Hixl::RegisterMem(const MemDesc &mem, MemType type, MemHandle &handle) {
-  std::lock_guard<std::mutex> held_lock(lock);
-  impl_->on_thread();
-  if (const uint32_t code = injected("RegisterMem")) {
-    return code;
+  const Call call("RegisterMem", impl_->on);
+  if (call.code) {
+    return call.code;
   }
   int of = -1;
   const int kind = runtime<int(uint64_t, uint64_t, int *)>("fakeacl_kind")(mem.addr, mem.len, &of);
@@ -456,17 +337,16 @@ API Status Hixl::RegisterMem(const MemDesc &mem, MemType type, MemHandle &handle
     }
   }
   const uint64_t number = ++impl_->numbers << 4;
-  impl_->memories[number] = Memory{mem.addr, mem.len, ++impl_->births, runtime<uint64_t(uint64_t)>("fakeacl_bytes")(mem.addr)};
+  impl_->memories[number] = Memory{mem.addr, mem.len, runtime<uint64_t(uint64_t)>("fakeacl_bytes")(mem.addr)};
   stats.regions++;
   handle = reinterpret_cast<MemHandle>(number);
   return SUCCESS;
 }
 
 API Status Hixl::DeregisterMem(MemHandle handle) {
-  std::lock_guard<std::mutex> held_lock(lock);
-  impl_->on_thread();
-  if (const uint32_t code = injected("DeregisterMem")) {
-    return code;
+  const Call call("DeregisterMem", impl_->on);
+  if (call.code) {
+    return call.code;
   }
   if (!impl_->memories.count(reinterpret_cast<uint64_t>(handle))) {
     return SUCCESS;
@@ -483,10 +363,9 @@ API Status Hixl::DeregisterMem(MemHandle handle) {
 API Status Hixl::Connect(const AscendString &peer, int32_t ms) { return impl_->connect(peer.GetString(), ms); }
 API Status Hixl::Disconnect(const AscendString &peer, int32_t) {
   {
-    std::lock_guard<std::mutex> held_lock(lock);
-    impl_->on_thread();
-    if (const uint32_t code = injected("Disconnect")) {
-      return code;
+    const Call call("Disconnect", impl_->on);
+    if (call.code) {
+      return call.code;
     }
   }
   return impl_->disconnect(peer.GetString());
@@ -494,10 +373,9 @@ API Status Hixl::Disconnect(const AscendString &peer, int32_t) {
 
 API Status Hixl::TransferAsync(const AscendString &peer, TransferOp op, const std::vector<TransferOpDesc> &parts,
                                const TransferArgs &, TransferReq &request) {
-  std::lock_guard<std::mutex> held_lock(lock);
-  impl_->on_thread();
-  if (const uint32_t code = injected("TransferAsync")) {
-    return code;
+  const Call call("TransferAsync", impl_->on);
+  if (call.code) {
+    return call.code;
   }
   const auto found = impl_->clients.find(peer.GetString());
   if (found == impl_->clients.end() || found->second->leaving) {
@@ -506,8 +384,7 @@ API Status Hixl::TransferAsync(const AscendString &peer, TransferOp op, const st
   for (const auto &part : parts) {
     bool here = false;
     for (const auto &m : impl_->memories) {
-      here = here || (part.local_addr >= m.second.start && part.len <= m.second.size &&
-                      part.local_addr - m.second.start <= m.second.size - part.len);
+      here = here || m.second.has(part.local_addr, part.len);
     }
     if (!here || !part.len) {
       return PARAM_INVALID;
@@ -528,10 +405,9 @@ API Status Hixl::TransferAsync(const AscendString &peer, TransferOp op, const st
 
 // A state that ends a request frees it: another question about it is a mistake.
 API Status Hixl::GetTransferStatus(const TransferReq &request, TransferStatus &state) {
-  std::lock_guard<std::mutex> held_lock(lock);
-  impl_->on_thread();
-  if (const uint32_t code = injected("GetTransferStatus")) {
-    return code;
+  const Call call("GetTransferStatus", impl_->on);
+  if (call.code) {
+    return call.code;
   }
   const auto found = impl_->requests.find(reinterpret_cast<uint64_t>(request));
   if (found == impl_->requests.end()) {
