@@ -7,7 +7,6 @@ package main
 import "C"
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"runtime"
@@ -154,17 +153,13 @@ func go_cancel_task(engine C.tent_engine_t, batch C.tent_batch_id_t, task C.size
 
 // summary of a batch.
 type summary struct {
-	State int    `json:"state"`
-	Bytes uint64 `json:"bytes"`
-	Tasks int64  `json:"tasks"`
+	State int
+	Bytes uint64
+	Tasks int64
 }
 
-func summed(id int64, batch C.tent_batch_id_t) (s summary, err error) {
-	text, err := pybind.Summary(id, uint64(batch))
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &s)
-	}
-	return s, err
+func summed(id int64, batch C.tent_batch_id_t) (summary, error) {
+	return parsed[summary](pybind.Summary(id, uint64(batch)))
 }
 
 // statuses reads n tasks from first. A status that is pending lets the engine work, so a caller that polls makes
@@ -181,10 +176,10 @@ func statuses(engine C.tent_engine_t, batch C.tent_batch_id_t, first, n int64, o
 			return failed(err)
 		}
 		pending := false
-		for i, status := range unsafe.Slice(out, int(n)) {
-			status.status, status.transferred_bytes = C.int(words[2*i]&0xff), C.uint64_t(words[2*i+1])
-			pending = pending || status.status <= C.STATUS_PENDING
-			unsafe.Slice(out, int(n))[i] = status
+		list := unsafe.Slice(out, int(n))
+		for i := range list {
+			list[i] = C.tent_status_t{status: C.int(words[2*i] & 0xff), transferred_bytes: C.uint64_t(words[2*i+1])}
+			pending = pending || list[i].status <= C.STATUS_PENDING
 		}
 		if try > 0 || !pending {
 			break

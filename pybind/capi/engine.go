@@ -162,11 +162,7 @@ func go_create_engine() C.tent_engine_t {
 //export go_destroy_engine
 func go_destroy_engine(engine C.tent_engine_t) {
 	id := number(engine)
-	var left struct{ Held []string }
-	text, err := pybind.Close(id, closeMs, true)
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &left)
-	}
+	left, err := parsed[struct{ Held []string }](pybind.Close(id, closeMs, true))
 	if err == nil {
 		_, err = pybind.Forget(id) // not while another thread still closes it
 	}
@@ -186,18 +182,12 @@ func go_destroy_engine(engine C.tent_engine_t) {
 
 // told is an engine's description of itself.
 type told struct {
-	Address string          `json:"address"`
-	Config  json.RawMessage `json:"config"`
-	Numbers map[string]int  `json:"numbers"`
+	Address string
+	Config  json.RawMessage
+	Numbers map[string]int
 }
 
-func info(id int64) (t told, err error) {
-	text, err := pybind.Info(id)
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &t)
-	}
-	return t, err
-}
+func info(id int64) (told, error) { return parsed[told](pybind.Info(id)) }
 
 //export go_available
 func go_available(engine C.tent_engine_t) C.int {

@@ -102,13 +102,9 @@ func go_share_ranges(engine C.tent_engine_t, ranges *C.tent_range_t, count C.siz
 	if err != nil {
 		return failed(err)
 	}
-	shared, err := pybind.ShareRegion(number(engine), region, string(list), read(opts.name),
-		int64(opts.permission), patterns(opts.peers), int64(opts.expires_ms))
+	made, err := parsed[struct{ Lease uint64 }](pybind.ShareRegion(number(engine), region, string(list),
+		read(opts.name), int64(opts.permission), patterns(opts.peers), int64(opts.expires_ms)))
 	if err != nil {
-		return failed(err)
-	}
-	var made struct{ Lease uint64 }
-	if err := json.Unmarshal([]byte(shared), &made); err != nil {
 		return failed(err)
 	}
 	*lease = C.tent_lease_t(made.Lease)
@@ -145,15 +141,11 @@ func go_open_lease(engine C.tent_engine_t, handle *C.tent_segment_id_t, peer C.t
 	if handle == nil {
 		return wrong("handle is NULL")
 	}
-	text, err := pybind.OpenLease(number(engine), int64(peer), read(token), openMs)
+	opened, err := parsed[struct {
+		Segment int64
+		Size    uint64
+	}](pybind.OpenLease(number(engine), int64(peer), read(token), openMs))
 	if err != nil {
-		return failed(err)
-	}
-	var opened struct {
-		Segment int64  `json:"segment"`
-		Size    uint64 `json:"size"`
-	}
-	if err := json.Unmarshal([]byte(text), &opened); err != nil {
 		return failed(err)
 	}
 	*handle = C.tent_segment_id_t(opened.Segment)

@@ -48,6 +48,14 @@ func done(err error) C.int {
 	return 0
 }
 
+// parsed reads an answer of pybind.
+func parsed[T any](text string, err error) (answer T, _ error) {
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &answer)
+	}
+	return answer, err
+}
+
 func wrong(format string, args ...any) C.int {
 	return failed(fmt.Errorf("INVALID_ARGUMENT: "+format, args...))
 }

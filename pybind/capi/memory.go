@@ -7,7 +7,6 @@ package main
 import "C"
 
 import (
-	"encoding/json"
 	"fmt"
 	"sync"
 	"unsafe"
@@ -170,16 +169,9 @@ func allocate(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, locat
 	if addr == nil {
 		return wrong("addr is NULL")
 	}
-	text, err := pybind.Allocate(number(engine), uint64(size), "", location, permission, false, false, "")
+	made, err := parsed[struct{ ID, Address, Size uint64 }](pybind.Allocate(number(engine), uint64(size), "", location,
+		permission, false, false, ""))
 	if err != nil {
-		return failed(err)
-	}
-	var made struct {
-		ID      uint64 `json:"id"`
-		Address uint64 `json:"address"`
-		Size    uint64 `json:"size"`
-	}
-	if err := json.Unmarshal([]byte(text), &made); err != nil {
 		return failed(err)
 	}
 	remember(span{number(engine), made.Address, made.Size}, owned{region: made.ID, allocated: true})

@@ -8,7 +8,7 @@ package main
 import "C"
 
 import (
-	"encoding/json"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -49,44 +49,35 @@ func go_get_segment_info(engine C.tent_engine_t, handle C.tent_segment_id_t, int
 		return wrong("info is NULL")
 	}
 	*into = C.tent_segment_info_t{}
-	text, err := pybind.Segment(number(engine), int64(handle), true)
+	type region struct {
+		Address, Size uint64
+		Location      string
+		Lease         bool
+	}
+	found, err := parsed[struct {
+		Address string
+		Regions []region
+	}](pybind.Segment(number(engine), int64(handle), true))
 	if err != nil {
-		return failed(err)
-	}
-	var found struct {
-		Address string `json:"address"`
-		Regions []struct {
-			Address  uint64 `json:"address"`
-			Size     uint64 `json:"size"`
-			Location string `json:"location"`
-			Lease    bool   `json:"lease"`
-		} `json:"regions"`
-	}
-	if err := json.Unmarshal([]byte(text), &found); err != nil {
 		return failed(err)
 	}
 	if strings.HasPrefix(found.Address, "file:") {
 		into._type = C.TYPE_FILE
 	}
-	for i := len(found.Regions) - 1; i >= 0; i-- {
-		if found.Regions[i].Lease { // it has no address
-			found.Regions = append(found.Regions[:i], found.Regions[i+1:]...)
-		}
-	}
-	if len(found.Regions) == 0 {
+	list := slices.DeleteFunc(found.Regions, func(r region) bool { return r.Lease }) // it has no address
+	if len(list) == 0 {
 		return 0
 	}
-	buffers := (*C.struct_tent_buffer_info)(C.calloc(C.size_t(len(found.Regions)), C.sizeof_struct_tent_buffer_info))
+	buffers := (*C.struct_tent_buffer_info)(C.calloc(C.size_t(len(list)), C.sizeof_struct_tent_buffer_info))
 	if buffers == nil {
-		return wrong("no memory for %d regions", len(found.Regions))
+		return wrong("no memory for %d regions", len(list))
 	}
-	for i, b := range unsafe.Slice(buffers, len(found.Regions)) {
-		r := &found.Regions[i]
+	for i, r := range list {
+		b := &unsafe.Slice(buffers, len(list))[i]
 		b.base, b.length = C.uint64_t(r.Address), C.uint64_t(r.Size)
 		fill(b.location[:], []byte(r.Location))
-		unsafe.Slice(buffers, len(found.Regions))[i] = b
 	}
-	into.buffers, into.num_buffers = buffers, C.int(len(found.Regions))
+	into.buffers, into.num_buffers = buffers, C.int(len(list))
 	return 0
 }
 
