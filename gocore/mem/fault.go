@@ -26,3 +26,10 @@ func Guard(fault **Fault, before bool) {
 		panic(r)
 	}
 }
+
+// Copy copies between two ranges of the host of one length, and returns where one of them was not there.
+func Copy(to, from []byte) (fault *Fault) {
+	defer Guard(&fault, debug.SetPanicOnFault(true))
+	copy(to, from)
+	return nil
+}

@@ -100,3 +100,12 @@ func TestWhatIsNoInterface(t *testing.T) {
 	require.True(t, there)
 	require.Equal(t, NIC{Node: -1, Up: true, Virtual: true}, got, "without links nobody knows its device")
 }
+
+func TestNodesOfTheBus(t *testing.T) {
+	root := fstest.MapFS{functions + "0000:01:00.0/numa_node": {Data: []byte("1\n")},
+		functions + "0000:02:00.0/numa_node": {Data: []byte("-1\n")}}
+	require.Equal(t, 1, BusNode(root, "0000:01:00.0"))
+	for _, unknown := range []string{"0000:02:00.0", "0000:03:00.0", "", "../devices/0000:01:00.0", "a\x00b"} {
+		require.Equal(t, -1, BusNode(root, unknown), unknown)
+	}
+}

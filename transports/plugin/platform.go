@@ -10,9 +10,7 @@ import (
 	"bytes"
 	"cmp"
 	"os"
-	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"unsafe"
@@ -20,6 +18,7 @@ import (
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/nic"
 )
 
 // devicesMax bounds the devices of one plug-in; zeroBytes are cleared by one copy.
@@ -114,26 +113,10 @@ func (p *platform) Devices() ([]device.Info, error) {
 		text := make([]byte, 32)
 		if C.td_bus(p.table, p.plugin, C.int(i), (*C.char)(unsafe.Pointer(&text[0])), C.size_t(len(text))) == 0 {
 			list[i].PCI = strings.ToLower(textOf((*C.char)(unsafe.Pointer(&text[0])), len(text)))
-			list[i].Node = nodeOf(list[i].PCI)
+			list[i].Node = nic.BusNode(os.DirFS("/"), list[i].PCI)
 		}
 	}
 	return list, nil
-}
-
-// nodeOf asks the kernel for the NUMA node of a PCI device, -1 if it does not know.
-func nodeOf(pci string) int {
-	if strings.ContainsAny(pci, "/\x00") {
-		return -1
-	}
-	data, err := os.ReadFile("/sys/bus/pci/devices/" + pci + "/numa_node")
-	if err != nil {
-		return -1
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		return -1
-	}
-	return n
 }
 
 // Locate implements device.Platform. An answer without sense is an error: memory of a device must not pass for the
@@ -259,7 +242,7 @@ func (p *platform) Copy(to, from uintptr, n uint64) error {
 			return p.copy(to, from, n)
 		}
 	}
-	if fault := copyHost(mem.Bytes(to, int(n)), mem.Bytes(from, int(n))); fault != nil {
+	if fault := mem.Copy(mem.Bytes(to, int(n)), mem.Bytes(from, int(n))); fault != nil {
 		return errs.MemoryGone(p.name+".copy", errs.SideLocal)
 	}
 	return nil
@@ -269,12 +252,5 @@ func (p *platform) copy(to, from uintptr, n uint64) error {
 	if r := C.td_copy(p.table, p.plugin, C.uintptr_t(to), C.uintptr_t(from), C.size_t(n)); r != 0 {
 		return p.wrong(errs.Internal, "memcpy_sync of %d bytes from %#x to %#x returned %d", n, from, to, int(r))
 	}
-	return nil
-}
-
-// copyHost copies between two ranges of the host, and returns where one was not there.
-func copyHost(to, from []byte) (fault *mem.Fault) {
-	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
-	copy(to, from)
 	return nil
 }

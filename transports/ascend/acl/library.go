@@ -19,6 +19,7 @@ import (
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/nic"
 )
 
 // library is libascendcl in this process. All engines share it.
@@ -65,25 +66,9 @@ func describe(ordinal int) device.Info {
 	pci := make([]byte, 64)
 	if r := C.ta_describe(C.int(ordinal), (*C.char)(bytesOf(pci)), C.size_t(len(pci))); r.code == 0 {
 		info.PCI = strings.ToLower(text(pci))
-		info.Node = nodeOf(info.PCI)
+		info.Node = nic.BusNode(os.DirFS("/"), info.PCI)
 	}
 	return info
-}
-
-// nodeOf asks the kernel for the NUMA node of a PCI device, -1 if it does not know.
-func nodeOf(pci string) int {
-	if pci == "" || strings.ContainsAny(pci, "/\x00") {
-		return -1
-	}
-	data, err := os.ReadFile("/sys/bus/pci/devices/" + pci + "/numa_node")
-	if err != nil {
-		return -1
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil || n < 0 {
-		return -1
-	}
-	return n
 }
 
 // Results of the library that have a code of tent's own.

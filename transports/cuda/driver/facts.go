@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -56,15 +55,6 @@ func text(buffer []byte) string {
 		buffer = buffer[:end]
 	}
 	return string(buffer)
-}
-
-// node reads numa_node of sysfs.
-func node(content string) int {
-	n, err := strconv.Atoi(strings.TrimSpace(content))
-	if err != nil || n < 0 {
-		return -1
-	}
-	return n
 }
 
 // pages returns the pages that hold a range, by the bytes of one.

@@ -25,9 +25,3 @@ func TestPagesHoldTheRange(t *testing.T) {
 		require.Equal(t, c[4], bytes)
 	}
 }
-
-func TestNodesOfSysfs(t *testing.T) {
-	require.Equal(t, 1, node("1\n"))
-	require.Equal(t, -1, node("-1\n"), "the kernel does not know")
-	require.Equal(t, -1, node(""))
-}

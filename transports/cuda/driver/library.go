@@ -17,6 +17,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/nic"
 )
 
 // library is libcuda in this process. There is one: the driver has no second instance, whatever number of engines asks.
@@ -72,17 +73,8 @@ func describe(ordinal int) (info device.Info, err error) {
 		return info, errs.New(errs.CudaError, "cuda", "cuda:%d: %s", ordinal, words(r))
 	}
 	info.Name, info.PCI = text(name), strings.ToLower(text(pci))
-	info.Node = nodeOf(info.PCI)
+	info.Node = nic.BusNode(os.DirFS("/"), info.PCI)
 	return info, nil
-}
-
-// nodeOf asks the kernel for the NUMA node of a PCI device, -1 if it does not know.
-func nodeOf(pci string) int {
-	data, err := os.ReadFile("/sys/bus/pci/devices/" + pci + "/numa_node")
-	if err != nil {
-		return -1
-	}
-	return node(string(data))
 }
 
 // words describe the end of a call: the function, the driver's text and its code.
