@@ -40,9 +40,8 @@ func (a *arena) text(s string) *C.char {
 func (a *arena) texts(list []string) **C.char {
 	array := (**C.char)(C.calloc(C.size_t(len(list)+1), C.size_t(unsafe.Sizeof((*C.char)(nil)))))
 	a.owned = append(a.owned, unsafe.Pointer(array))
-	for i, s := range unsafe.Slice(array, len(list)) {
-		_ = s
-		unsafe.Slice(array, len(list))[i] = a.text(list[i])
+	for i, s := range list {
+		unsafe.Slice(array, len(list))[i] = a.text(s)
 	}
 	return array
 }
@@ -51,10 +50,8 @@ func (a *arena) texts(list []string) **C.char {
 func (a *arena) peer(p transport.Peer) *C.tent_peer {
 	c := &C.tent_peer{size: C.uint32_t(unsafe.Sizeof(C.tent_peer{})), version: C.uint16_t(p.Version),
 		address: a.text(p.Address), name: a.text(p.Name), machine_id: a.text(p.MachineID), network: a.text(p.Network),
-		identity: a.text(p.Identity), host: a.text(p.Host), addresses: a.text(""), protects: C.uint64_t(p.Protects)}
-	if p.Self {
-		c.self = 1
-	}
+		identity: a.text(p.Identity), host: a.text(p.Host), addresses: a.text(""), protects: C.uint64_t(p.Protects),
+		self: asFlag(p.Self)}
 	copy(unsafe.Slice((*byte)(&c.id[0]), len(p.ID)), p.ID[:])
 	return c
 }
@@ -65,10 +62,7 @@ func (a *arena) region(m *mem.Region) *C.tent_region {
 		permission: C.uint8_t(m.Permission), id: C.uint64_t(m.ID), address: C.uint64_t(m.Addr),
 		bytes: C.uint64_t(m.Size), fd: C.int32_t(m.Fd), dmabuf: -1, fd_offset: C.uint64_t(m.FdOffset),
 		allocation: C.uint64_t(m.Device.Allocation), location: a.text(string(m.Location)), pci: a.text(m.Device.PCI),
-		name: a.text(m.Name)}
-	if m.ReadOnly {
-		c.read_only = 1
-	}
+		name: a.text(m.Name), read_only: asFlag(m.ReadOnly)}
 	if m.DMABuf != nil {
 		c.dmabuf, c.dmabuf_offset = C.int32_t(m.DMABuf.Fd), C.uint64_t(m.DMABuf.Offset)
 	}
@@ -76,13 +70,17 @@ func (a *arena) region(m *mem.Region) *C.tent_region {
 	return c
 }
 
+func asFlag(is bool) C.uint8_t {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 // errorTo copies an error for a plug-in.
 func errorTo(e *errs.Error) (c C.tent_error) {
 	c.size, c.code = C.uint32_t(unsafe.Sizeof(c)), C.uint16_t(e.Code)
-	c.scope, c.side = C.uint8_t(e.Scope), C.uint8_t(e.Side)
-	if e.Collateral {
-		c.collateral = 1
-	}
+	c.scope, c.side, c.collateral = C.uint8_t(e.Scope), C.uint8_t(e.Side), asFlag(e.Collateral)
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.cause[0])), len(c.cause)-1), e.Cause)
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.hint[0])), len(c.hint)-1), e.Hint)
 	return c

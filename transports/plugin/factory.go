@@ -34,11 +34,11 @@ func (f Factory) Check() error {
 	if l.err != nil {
 		return l.err
 	}
-	why := make([]byte, textMax)
-	if C.tp_check(l.api, (*C.char)(unsafe.Pointer(&why[0])), textMax) == 0 {
+	var why [textMax]C.char
+	if C.tp_check(l.api, &why[0], textMax) == 0 {
 		return nil
 	}
-	reason := textOf((*C.char)(unsafe.Pointer(&why[0])), textMax)
+	reason := textOf(&why[0], textMax)
 	if reason == "" {
 		reason = "it cannot work here, and gives no reason"
 	}
@@ -60,9 +60,9 @@ func (f Factory) Survey() []string {
 	if f.library.api == nil || f.library.api.survey == nil {
 		return found
 	}
-	text := make([]byte, surveyMax)
-	C.tp_survey(f.library.api, (*C.char)(unsafe.Pointer(&text[0])), surveyMax)
-	for line := range strings.Lines(string(text[:C.strnlen((*C.char)(unsafe.Pointer(&text[0])), surveyMax)])) {
+	var text [surveyMax]C.char
+	C.tp_survey(f.library.api, &text[0], surveyMax)
+	for line := range strings.Lines(C.GoStringN(&text[0], C.int(C.strnlen(&text[0], surveyMax)))) {
 		if line = errs.Printable(strings.TrimSpace(line), textMax); line != "" {
 			found = append(found, line)
 		}
@@ -77,11 +77,10 @@ func (f Factory) Open(_ context.Context, settings any, host transport.Host,
 	if l.err != nil {
 		return nil, l.err
 	}
-	why := make([]byte, textMax)
-	c := C.tp_new(slots, (*C.char)(unsafe.Pointer(&why[0])), textMax)
+	var why [textMax]C.char
+	c := C.tp_new(slots, &why[0], textMax)
 	if c == nil {
-		return nil, errs.New(errs.OutOfMemory, "plug-in "+l.path, "%s", textOf((*C.char)(unsafe.Pointer(&why[0])),
-			textMax))
+		return nil, errs.New(errs.OutOfMemory, "plug-in "+l.path, "%s", textOf(&why[0], textMax))
 	}
 	p := newPort(l, c, host, sink)
 	if err := p.open(config.DeclaredValues(l.declared, settings)); err != nil {

@@ -89,10 +89,3 @@ func (p *port) Sync(number transport.Link, key transport.RemoteKey, done func(*e
 			WithScope(errs.ScopeSlice, errs.SideLocal))
 	}
 }
-
-func asFlag(is bool) C.uint8_t {
-	if is {
-		return 1
-	}
-	return 0
-}

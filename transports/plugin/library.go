@@ -36,11 +36,12 @@ type loaded struct {
 // open opens a library, and checks its tables.
 func open(path string) *loaded {
 	l := &loaded{path: path, name: fallback(path)}
-	text, why := C.CString(path), make([]byte, textMax)
+	text := C.CString(path)
 	defer C.free(unsafe.Pointer(text))
-	library := C.tp_dlopen(text, (*C.char)(unsafe.Pointer(&why[0])), textMax)
+	var why [textMax]C.char
+	library := C.tp_dlopen(text, &why[0], textMax)
 	if library == nil {
-		l.err = refused(path, "%s", textOf((*C.char)(unsafe.Pointer(&why[0])), textMax))
+		l.err = refused(path, "%s", textOf(&why[0], textMax))
 		return l
 	}
 	if l.err = l.transport(library); l.err != nil {
@@ -56,12 +57,12 @@ func open(path string) *loaded {
 // transport takes the transport of a library, if it brings one.
 func (l *loaded) transport(library unsafe.Pointer) error {
 	var theirs *C.tent_transport_api
-	why := make([]byte, textMax)
-	switch C.tp_table(library, &theirs, (*C.char)(unsafe.Pointer(&why[0])), textMax) {
+	var why [textMax]C.char
+	switch C.tp_table(library, &theirs, &why[0], textMax) {
 	case 0:
 		return nil
 	case -1:
-		return refused(l.path, "%s", textOf((*C.char)(unsafe.Pointer(&why[0])), textMax))
+		return refused(l.path, "%s", textOf(&why[0], textMax))
 	}
 	api, err := table(l.path, theirs)
 	if err != nil {

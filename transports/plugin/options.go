@@ -251,12 +251,11 @@ func (p *port) Reach(peer transport.Peer, addresses []netip.AddrPort) error {
 	for i, a := range addresses {
 		words[i] = a.String()
 	}
-	why := make([]byte, textMax)
-	text := (*C.char)(unsafe.Pointer(&why[0]))
-	if C.tp_reach(p.api, p.t, texts.peer(peer), texts.texts(words), C.size_t(len(words)), text, textMax) == 0 {
+	var why [textMax]C.char
+	if C.tp_reach(p.api, p.t, texts.peer(peer), texts.texts(words), C.size_t(len(words)), &why[0], textMax) == 0 {
 		return nil
 	}
-	if reason := textOf(text, textMax); reason != "" {
+	if reason := textOf(&why[0], textMax); reason != "" {
 		return errors.New(reason)
 	}
 	return errors.New("the plug-in cannot reach it, and gives no reason")

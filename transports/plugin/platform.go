@@ -54,13 +54,13 @@ func Platforms(paths []string) (list []device.Platform) {
 func devicesOf(path, name string, library unsafe.Pointer) (*platform, error) {
 	p := &platform{path: path, name: name, allocated: map[uintptr]uint64{}}
 	p.table = (*C.device_plugin_t)(C.calloc(1, C.size_t(unsafe.Sizeof(C.device_plugin_t{})))) // stays: libraries do
-	why := make([]byte, textMax)
-	switch C.td_register(library, p.table, &p.plugin, (*C.char)(unsafe.Pointer(&why[0])), textMax) {
+	var why [textMax]C.char
+	switch C.td_register(library, p.table, &p.plugin, &why[0], textMax) {
 	case 0:
 		C.free(unsafe.Pointer(p.table))
 		return nil, nil
 	case -1:
-		return nil, refused(path, "%s", textOf((*C.char)(unsafe.Pointer(&why[0])), textMax))
+		return nil, refused(path, "%s", textOf(&why[0], textMax))
 	}
 	p.class = textOf(p.table.class_name, textMax)
 	for _, kind := range []mem.Kind{mem.Cuda, mem.Rocm, mem.Npu, mem.Tpu} {
@@ -110,9 +110,9 @@ func (p *platform) Devices() ([]device.Info, error) {
 	list := make([]device.Info, n)
 	for i := range list {
 		list[i] = device.Info{Name: p.class, Node: -1}
-		text := make([]byte, 32)
-		if C.td_bus(p.table, p.plugin, C.int(i), (*C.char)(unsafe.Pointer(&text[0])), C.size_t(len(text))) == 0 {
-			list[i].PCI = strings.ToLower(textOf((*C.char)(unsafe.Pointer(&text[0])), len(text)))
+		var text [32]C.char
+		if C.td_bus(p.table, p.plugin, C.int(i), &text[0], C.size_t(len(text))) == 0 {
+			list[i].PCI = strings.ToLower(textOf(&text[0], len(text)))
 			list[i].Node = nic.BusNode(os.DirFS("/"), list[i].PCI)
 		}
 	}

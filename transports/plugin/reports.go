@@ -160,12 +160,9 @@ func (p *port) notified(r *C.tp_report) {
 	from := transport.Peer{Address: textOf(r.text[0], C.TP_TEXT_MAX), Name: textOf(r.text[1], C.TP_TEXT_MAX),
 		MachineID: textOf(r.text[2], C.TP_TEXT_MAX)}
 	copy(from.ID[:], unsafe.Slice((*byte)(&r.id[0]), len(from.ID)))
-	taken := C.int(0)
-	if p.sink.Notified(from, C.GoBytes(r.bytes, C.int(r.n))) {
-		taken = 1
-	}
+	taken := p.sink.Notified(from, C.GoBytes(r.bytes, C.int(r.n)))
 	if p.api.noted != nil && p.enter() {
-		C.tp_noted(p.api, p.t, r.key, taken)
+		C.tp_noted(p.api, p.t, r.key, C.int(asFlag(taken)))
 		p.leave()
 	}
 }
@@ -259,9 +256,9 @@ func (p *port) Explain(number transport.Link) string {
 		return text
 	}
 	defer p.leave()
-	more := make([]byte, textMax)
-	C.tp_explain(p.api, p.t, C.uint64_t(number), (*C.char)(unsafe.Pointer(&more[0])), textMax)
-	if words := textOf((*C.char)(unsafe.Pointer(&more[0])), textMax); words != "" {
+	var more [textMax]C.char
+	C.tp_explain(p.api, p.t, C.uint64_t(number), &more[0], textMax)
+	if words := textOf(&more[0], textMax); words != "" {
 		text += ": " + words
 	}
 	return text
