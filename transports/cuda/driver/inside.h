@@ -43,6 +43,16 @@ enum {
 	if (!cu.name)                                                                                        \
 	return ended(TC_NOT_SUPPORTED, #name)
 
+/* Makes one call with a device's context current, and returns its result. */
+#define VISIT(device, call)                                                                                  \
+	thread_state before;                                                                                 \
+	tc_result r = enter(device, &before);                                                                \
+	if (r.code)                                                                                          \
+		return r;                                                                                    \
+	r = call;                                                                                            \
+	pop(&before);                                                                                        \
+	return r
+
 int forked(void);
 tc_result push(tc_context context, thread_state *before);
 tc_result context_of(int device, tc_context *context); /* the primary one, retained */

@@ -71,24 +71,12 @@ tc_result tc_open(int device, const void *handle, uint64_t *address) {
 	NEED(cuIpcOpenMemHandle_v2);
 	tc_handle h;
 	memcpy(&h, handle, sizeof h);
-	thread_state before;
-	tc_result r = enter(device, &before);
-	if (r.code)
-		return r;
-	r = CALL(cuIpcOpenMemHandle_v2, address, h, TC_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-	pop(&before);
-	return r;
+	VISIT(device, CALL(cuIpcOpenMemHandle_v2, address, h, TC_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 }
 
 tc_result tc_close(int device, uint64_t address) {
 	NEED(cuIpcCloseMemHandle);
-	thread_state before;
-	tc_result r = enter(device, &before);
-	if (r.code)
-		return r;
-	r = CALL(cuIpcCloseMemHandle, address);
-	pop(&before);
-	return r;
+	VISIT(device, CALL(cuIpcCloseMemHandle, address));
 }
 
 tc_result tc_reserve(uint64_t bytes, uint64_t *address) {
@@ -120,14 +108,8 @@ tc_result tc_map(uint64_t address, uint64_t bytes, int fd, const void *fabric) {
 
 tc_result tc_allow(int device, uint64_t address, uint64_t bytes) {
 	NEED(cuMemSetAccess);
-	thread_state before; /* the context first: this device is going to copy */
-	tc_result r = enter(device, &before);
-	if (r.code)
-		return r;
-	tc_access access = {{ON_DEVICE, device}, READ_WRITE};
-	r = CALL(cuMemSetAccess, address, bytes, &access, 1);
-	pop(&before);
-	return r;
+	tc_access access = {{ON_DEVICE, device}, READ_WRITE}; /* its context first: the device is going to copy */
+	VISIT(device, CALL(cuMemSetAccess, address, bytes, &access, 1));
 }
 
 tc_result tc_unmap(uint64_t address, uint64_t mapped, uint64_t reserved) {

@@ -218,13 +218,7 @@ tc_result tc_allocate(int device, uint64_t bytes, uint64_t *address) {
 }
 
 tc_result tc_free(int device, uint64_t address) {
-	thread_state before;
-	tc_result r = enter(device, &before);
-	if (r.code)
-		return r;
-	r = CALL(cuMemFree_v2, address);
-	pop(&before);
-	return r;
+	VISIT(device, CALL(cuMemFree_v2, address));
 }
 
 /* Never cuMemcpy: it waits for the streams of the program. */
@@ -356,47 +350,22 @@ tc_result tc_pin(int device, uint64_t bytes, uint64_t *address) {
 }
 
 tc_result tc_unpin(int device, uint64_t address) {
-	thread_state before;
-	tc_result r = enter(device, &before);
-	if (r.code)
-		return r;
-	r = CALL(cuMemFreeHost, (void *)address);
-	pop(&before);
-	return r;
+	VISIT(device, CALL(cuMemFreeHost, (void *)address));
 }
 
 tc_result tc_keep(int device, uint64_t address, uint64_t bytes) {
 	if (!cu.cuMemHostRegister_v2 || !cu.cuMemHostUnregister)
 		return ended(TC_NOT_SUPPORTED, "cuMemHostRegister_v2");
-	thread_state before;
-	tc_result r = enter(device, &before);
-	if (r.code)
-		return r;
-	r = CALL(cuMemHostRegister_v2, (void *)address, bytes, TC_MEMHOSTREGISTER_PORTABLE);
-	pop(&before);
-	return r;
+	VISIT(device, CALL(cuMemHostRegister_v2, (void *)address, bytes, TC_MEMHOSTREGISTER_PORTABLE));
 }
 
 tc_result tc_unkeep(int device, uint64_t address) {
-	thread_state before;
-	tc_result r = enter(device, &before);
-	if (r.code)
-		return r;
-	r = CALL(cuMemHostUnregister, (void *)address);
-	pop(&before);
-	return r;
+	VISIT(device, CALL(cuMemHostUnregister, (void *)address));
 }
 
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd) {
-	if (!cu.cuMemGetHandleForAddressRange) /* CUDA 11.7 has it */
-		return ended(TC_NOT_SUPPORTED, "cuMemGetHandleForAddressRange");
-	thread_state before;
-	tc_result r = enter(device, &before);
-	if (r.code)
-		return r;
-	r = CALL(cuMemGetHandleForAddressRange, fd, address, bytes, TC_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-	pop(&before);
-	return r;
+	NEED(cuMemGetHandleForAddressRange); /* CUDA 11.7 has it */
+	VISIT(device, CALL(cuMemGetHandleForAddressRange, fd, address, bytes, TC_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
 }
 
 /* A driver before CUDA 11.3 knows neither attribute. */
@@ -412,12 +381,6 @@ int tc_landing(int device) {
 }
 
 tc_result tc_flush(int device) {
-	thread_state before;
-	tc_result r = enter(device, &before);
-	if (r.code)
-		return r;
-	r = CALL(cuFlushGPUDirectRDMAWrites, TC_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
-		 TC_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
-	pop(&before);
-	return r;
+	VISIT(device, CALL(cuFlushGPUDirectRDMAWrites, TC_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+	                   TC_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
 }
