@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -41,14 +40,7 @@ func (t *Transport) expel(g *guest) {
 		return
 	}
 	t.life.Go(func() {
-		again := time.NewTicker(endLimit / 2)
-		defer again.Stop()
-		for {
-			select {
-			case <-t.ctx.Done(): // Close tries once more
-				return
-			case <-again.C:
-			}
+		for rest(t.ctx, endLimit/2) { // Close tries once more
 			if t.dismiss(g) == nil {
 				return
 			}

@@ -182,7 +182,7 @@ func (l *link) open() {
 			l.t.sink.LinkDown(l.number, errs.New(errs.Timeout, Name, "the peer does not answer: %v", err).
 				WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.Address, Name, ""))
 		}
-		if !l.pause(wait) {
+		if !rest(l.ctx, wait) {
 			return
 		}
 	}
@@ -226,12 +226,12 @@ func (l *link) call(message []byte, limit time.Duration) ([]byte, error) {
 	return l.t.host.Call(ctx, l.peer, message)
 }
 
-// pause waits, and reports whether the link is still wanted.
-func (l *link) pause(d time.Duration) bool {
+// rest waits, and reports whether it was for all of the time: ctx has not ended.
+func rest(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
-	case <-l.ctx.Done():
+	case <-ctx.Done():
 		return false
 	case <-timer.C:
 		return true
@@ -321,11 +321,9 @@ func (l *link) leave(ctx context.Context) {
 			l.dead.Store(true)
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !rest(ctx, pause) {
 			l.t.closing.Store(l, true)
 			return
-		case <-time.After(pause):
 		}
 	}
 	for _, r := range l.list() {

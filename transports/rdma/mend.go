@@ -53,7 +53,7 @@ func (r *rail) mend() {
 			continue
 		}
 		r.link.lack(transport.Rail{}, nil)
-		if !r.link.pause(pause) {
+		if !rest(r.link.ctx, pause) {
 			continue // to the end
 		}
 		pause = min(2*pause, 500*time.Millisecond)
@@ -228,12 +228,8 @@ func (r *rail) quieten(broken []*lane) (failed error) {
 // quietenAll does so with all lanes that do not work. It tries until their queue pairs end, or the transport closes.
 func (r *rail) quietenAll() {
 	for pause := 5 * time.Millisecond; r.quieten(r.broken()) != nil; pause = min(2*pause, 500*time.Millisecond) {
-		timer := time.NewTimer(pause)
-		select {
-		case <-r.link.t.ctx.Done():
-			timer.Stop()
+		if !rest(r.link.t.ctx, pause) {
 			return
-		case <-timer.C:
 		}
 	}
 }
@@ -408,9 +404,8 @@ func (r *rail) release(lanes []*lane) error {
 		return err
 	}
 	r.mu.Lock()
-	for _, l := range r.lanes { // the peer has closed all of the rail's
-		l.failLocked(errs.New(errs.Lost, Name, "the rail was released").WithScope(errs.ScopeRail, errs.SideUnknown))
-	}
+	released := errs.New(errs.Lost, Name, "the rail was released").WithScope(errs.ScopeRail, errs.SideUnknown)
+	r.failLanesLocked(released) // the peer has closed all of the rail's
 	for _, l := range lanes {
 		l.settleLocked(true)
 	}

@@ -30,20 +30,14 @@ func (r *rail) prove() error {
 	}
 	r.addressing.judge(err == nil)
 	r.mu.Lock()
+	defer r.unlock()
 	r.proving = false
-	if err == nil {
-		r.pumpLocked()
+	if err != nil {
+		r.failLanesLocked(err)
+		return err
 	}
-	for _, l := range r.lanes {
-		if err != nil {
-			l.failLocked(err)
-		}
-	}
-	r.unlock()
-	if err == nil {
-		return nil
-	}
-	return err
+	r.pumpLocked()
+	return nil
 }
 
 // probeLocked posts an empty WRITE, as far as there is room.

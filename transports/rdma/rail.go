@@ -214,15 +214,19 @@ func (r *rail) down(cause *errs.Error) {
 	r.link.lack(was, cause)
 }
 
+func (r *rail) failLanesLocked(cause *errs.Error) {
+	for _, l := range r.lanes {
+		l.failLocked(cause)
+	}
+}
+
 // downLocked returns the rail if the core has to hear that it is down.
 func (r *rail) downLocked(cause *errs.Error) (was transport.Rail) {
 	if r.state == up {
 		was = r.railLocked()
 	}
 	r.state, r.cause, r.wanted = down, cause, true
-	for _, l := range r.lanes {
-		l.failLocked(cause)
-	}
+	r.failLanesLocked(cause)
 	r.dropLocked(cause)
 	r.mendLocked()
 	return was
@@ -259,9 +263,7 @@ func (r *rail) end(cause *errs.Error) {
 	r.mu.Lock()
 	r.ended = true
 	r.state, r.cause = down, cause
-	for _, l := range r.lanes {
-		l.failLocked(cause)
-	}
+	r.failLanesLocked(cause)
 	r.dropLocked(cause)
 	if !r.mending { // else the goroutine goes on to quieten
 		r.mending = r.link.t.life.Go(r.mend)
