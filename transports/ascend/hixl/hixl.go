@@ -15,7 +15,6 @@ package hixl
 import "C"
 
 import (
-	"bytes"
 	"math"
 	"sync"
 	"time"
@@ -28,12 +27,11 @@ import (
 func Load() error { return load() }
 
 var load = sync.OnceValue(func() error {
-	why := make([]byte, 1024)
-	if C.load_hixl((*C.char)(unsafe.Pointer(&why[0])), C.size_t(len(why))) == 0 {
+	var why [1024]C.char
+	if C.load_hixl(&why[0], C.size_t(len(why))) == 0 {
 		return nil
 	}
-	text, _, _ := bytes.Cut(why, []byte{0})
-	return errs.New(errs.DeviceNotFound, "hixl", "HIXL is not available: %s", text).
+	return errs.New(errs.DeviceNotFound, "hixl", "HIXL is not available: %s", C.GoString(&why[0])).
 		WithHint("source set_env.sh of CANN 8.5 or newer, and put the library of `make ascend-shim` where the " +
 			"dynamic linker finds it, or name it in TENT_LIBASCEND")
 })

@@ -9,7 +9,6 @@ package cufile
 import "C"
 
 import (
-	"bytes"
 	"sync"
 	"unsafe"
 
@@ -24,21 +23,16 @@ type library struct {
 }
 
 var process = sync.OnceValue(func() library {
-	why := make([]byte, 1024)
-	switch found := C.cf_load((*C.char)(unsafe.Pointer(&why[0])), C.size_t(len(why))); found {
+	var why [1024]C.char
+	switch found := C.cf_load(&why[0], C.size_t(len(why))); found {
 	case -1:
-		return library{absent: errs.New(errs.DeviceNotFound, "cufile", "no library: %s", text(why))}
+		return library{absent: errs.New(errs.DeviceNotFound, "cufile", "no library: %s", C.GoString(&why[0]))}
 	case -2:
-		return library{absent: errs.New(errs.DeviceNotFound, "cufile", "libcufile lacks %s", text(why))}
+		return library{absent: errs.New(errs.DeviceNotFound, "cufile", "libcufile lacks %s", C.GoString(&why[0]))}
 	default:
 		return library{batches: found == 1}
 	}
 })
-
-func text(b []byte) string {
-	end := bytes.IndexByte(b, 0)
-	return string(b[:max(end, 0)])
-}
 
 // Check says why cuFile cannot be used here, or nil: there is no device, or no library. It does not open its driver.
 func Check() error {

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -69,10 +68,9 @@ func Read() ([]GPU, error) {
 
 // load fills the slots.
 func load() error {
-	why := make([]byte, 512)
-	if C.tent_nvml_load((*C.char)(unsafe.Pointer(&why[0])), C.size_t(len(why))) < 0 {
-		text, _, _ := strings.Cut(string(why), "\x00")
-		return errs.New(errs.DeviceNotFound, "nvml", "no NVML: %s", text)
+	var why [512]C.char
+	if C.tent_nvml_load(&why[0], C.size_t(len(why))) < 0 {
+		return errs.New(errs.DeviceNotFound, "nvml", "no NVML: %s", C.GoString(&why[0]))
 	}
 	return nil
 }
