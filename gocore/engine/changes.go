@@ -101,16 +101,12 @@ func (p *port) deregister(ctx context.Context, key transport.LocalKey) error {
 
 // changes calls the peers that know an older description, by one goroutine that ends when all have heard.
 type changes struct {
-	call    func(ctx context.Context, to transport.Peer, epoch uint64) error
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	call func(ctx context.Context, to transport.Peer, epoch uint64) error
 
-	mu        sync.Mutex
+	background
 	epoch     uint64 // of the description with the latest replaced descriptor
 	listeners map[transport.ID]*listener
 	calls     bool // the goroutine is there
-	closed    bool
 }
 
 // listener is a peer that has our description.
@@ -123,7 +119,7 @@ type listener struct {
 
 func newChanges(call func(context.Context, transport.Peer, uint64) error) *changes {
 	c := &changes{call: call, listeners: make(map[transport.ID]*listener)}
-	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.init()
 	return c
 }
 
@@ -233,15 +229,6 @@ func (c *changes) answered(id transport.ID, epoch uint64, err error) {
 		l.next = clock.Now().Add(changePause << l.refusal)
 		l.refusal++
 	}
-}
-
-// close ends the calls under way and returns when the goroutine has ended.
-func (c *changes) close() {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.stop()
-	c.running.Wait()
 }
 
 // tellChange calls a peer about our description.

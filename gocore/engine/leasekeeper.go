@@ -3,7 +3,6 @@ package engine
 import (
 	"container/heap"
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,20 +11,17 @@ import (
 )
 
 // leaseKeeper ends leases when their time is up. Its goroutine is there while some lease has an end. A lease that peers
-// do not let go in time is tried again until it has ended: it admits nothing meanwhile.
+// do not let go in time is tried again until it has ended: it admits nothing meanwhile. Behind close, leases end with
+// their regions.
 type leaseKeeper struct {
 	engine *Engine
 	count  atomic.Int64 // of the ranges of leases that have not ended
 	room   chan struct{}
 	wake   chan struct{}
 
-	mu      sync.Mutex
-	due     leaseHeap
-	works   bool
-	closed  bool
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	background
+	due   leaseHeap
+	works bool
 }
 
 const (
@@ -36,7 +32,7 @@ const (
 
 func newLeaseKeeper(e *Engine) *leaseKeeper {
 	k := &leaseKeeper{engine: e, room: make(chan struct{}, leaseEndsMax), wake: make(chan struct{}, 1)}
-	k.ctx, k.stop = context.WithCancel(context.Background())
+	k.init()
 	return k
 }
 
@@ -153,15 +149,6 @@ func (k *leaseKeeper) finish(l *region) {
 		l.lease.until = clock.Now().Add(leaseEndPause)
 		k.scheduleLocked(l)
 	}
-}
-
-// close ends the goroutines. The leases end with their regions.
-func (k *leaseKeeper) close() {
-	k.mu.Lock()
-	k.closed = true
-	k.mu.Unlock()
-	k.stop()
-	k.running.Wait()
 }
 
 // leaseHeap has the leases with an end, the next one first.

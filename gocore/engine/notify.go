@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -110,15 +109,11 @@ func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.Bat
 // Lock order: engine mutex, then mu. Transports and the control plane are called without either.
 type notifier struct {
 	engine *Engine
+	sent   atomic.Uint64
 
-	mu      sync.Mutex
-	peers   map[peerKey]*outgoing
-	number  uint64 // of the last note to any peer: it only grows, so a receiver never takes a new note for a repetition
-	closed  bool
-	senders sync.WaitGroup
-	sent    atomic.Uint64
-	ctx     context.Context
-	stop    context.CancelFunc
+	background
+	peers  map[peerKey]*outgoing
+	number uint64 // of the last note to any peer: it only grows, so a receiver never takes a new note for a repetition
 }
 
 // outgoing holds the notes for one peer. flying is the message under way, unchanged until it is taken or given up.
@@ -134,8 +129,9 @@ type outgoing struct {
 }
 
 func newNotifier(e *Engine) *notifier {
-	ctx, stop := context.WithCancel(context.Background())
-	return &notifier{engine: e, peers: make(map[peerKey]*outgoing), ctx: ctx, stop: stop}
+	n := &notifier{engine: e, peers: make(map[peerKey]*outgoing)}
+	n.init()
+	return n
 }
 
 // queue adds a note of a batch that has all its bytes. The caller holds the engine's mutex, and pumps after that.
@@ -227,13 +223,12 @@ func (n *notifier) send(o *outgoing) {
 		n.finish(o, closedError())
 		return
 	}
-	n.senders.Add(1)
+	n.running.Add(1)
 	n.mu.Unlock()
-	if n.hand(o) {
-		n.senders.Done()
-		return
+	defer n.running.Done()
+	if !n.hand(o) {
+		n.running.Go(func() { n.insist(o) })
 	}
-	go n.insist(o)
 }
 
 // hand gives a message to a transport, which calls done. It returns false if none takes it.
@@ -256,7 +251,6 @@ func (n *notifier) hand(o *outgoing) bool {
 
 // insist sends by the control plane until the peer has taken the message or no batch waits for it any more.
 func (n *notifier) insist(o *outgoing) {
-	defer n.senders.Done()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -377,11 +371,7 @@ func (n *notifier) dropIdle(o *outgoing) {
 
 // close fails everything that waits or is under way, and returns when no sender is left: none is inside a transport.
 func (n *notifier) close() {
-	n.mu.Lock()
-	n.closed = true
-	n.mu.Unlock()
-	n.stop()
-	n.senders.Wait()
+	n.background.close()
 	var list []*note
 	n.mu.Lock()
 	for _, o := range n.peers {

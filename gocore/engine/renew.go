@@ -2,10 +2,8 @@ package engine
 
 import (
 	"bytes"
-	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -26,13 +24,8 @@ const renewEvery = 5 * time.Millisecond
 
 // renewals asks peers again, one goroutine a peer at most.
 type renewals struct {
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
-
-	mu     sync.Mutex
+	background
 	wanted map[*peer]*renewal // with a goroutine each
-	closed bool
 }
 
 // renewal is the work for a peer that its goroutine has not begun.
@@ -44,7 +37,7 @@ type renewal struct {
 
 func newRenewals() *renewals {
 	r := &renewals{wanted: make(map[*peer]*renewal)}
-	r.ctx, r.stop = context.WithCancel(context.Background())
+	r.init()
 	return r
 }
 
@@ -98,15 +91,6 @@ func (r *renewals) run(p *peer) {
 		case <-time.After(renewEvery):
 		}
 	}
-}
-
-// close ends the questions under way and returns when every goroutine has ended.
-func (r *renewals) close() {
-	r.mu.Lock()
-	r.closed = true
-	r.mu.Unlock()
-	r.stop()
-	r.running.Wait()
 }
 
 // changed hears from a peer that its description has an epoch.

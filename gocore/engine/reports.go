@@ -149,20 +149,16 @@ type report struct {
 // reporter sends reports, oldest first, by one goroutine that ends when none is left.
 type reporter struct {
 	send    func(context.Context, *peer, []control.Traced) error
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
 	dropped atomic.Uint64
 
-	mu     sync.Mutex
-	queue  []report
-	sends  bool // the goroutine is there
-	closed bool
+	background
+	queue []report
+	sends bool // the goroutine is there
 }
 
 func newReporter(send func(context.Context, *peer, []control.Traced) error) *reporter {
 	r := &reporter{send: send}
-	r.ctx, r.stop = context.WithCancel(context.Background())
+	r.init()
 	return r
 }
 

@@ -1,0 +1,28 @@
+package engine
+
+import (
+	"context"
+	"sync"
+)
+
+// background is the goroutines of a part of the engine, which embeds it above the fields that mu guards. The part
+// starts none once closed is set.
+type background struct {
+	ctx     context.Context // ends with close
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+}
+
+func (b *background) init() { b.ctx, b.stop = context.WithCancel(context.Background()) }
+
+// close ends the work under way, and returns when every goroutine has ended.
+func (b *background) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.stop()
+	b.running.Wait()
+}
