@@ -185,9 +185,7 @@ func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) e
 		r.unuse()
 		return nil
 	}
-	e.mu.Lock()
-	e.record(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
-	e.unlockAndDrain()
+	e.announce(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
 	if err == nil {
 		r.unuse()
 	}

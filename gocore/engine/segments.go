@@ -181,9 +181,7 @@ func (e *Engine) opened(h *handle) SegmentID {
 	e.segments.mu.Lock()
 	e.segments.add(h)
 	e.segments.mu.Unlock()
-	e.mu.Lock()
-	e.record(&event.Event{Kind: event.SegmentOpened, Peer: h.peer.identity.Address})
-	e.unlockAndDrain()
+	e.announce(&event.Event{Kind: event.SegmentOpened, Peer: h.peer.identity.Address})
 	return h.id
 }
 
@@ -282,9 +280,7 @@ func (e *Engine) CloseSegment(id SegmentID) error {
 		return nil
 	}
 	e.leavePeer(h.peer)
-	e.mu.Lock()
-	e.record(&event.Event{Kind: event.SegmentClosed, Peer: h.peer.identity.Address})
-	e.unlockAndDrain()
+	e.announce(&event.Event{Kind: event.SegmentClosed, Peer: h.peer.identity.Address})
 	return nil
 }
 

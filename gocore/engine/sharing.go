@@ -58,9 +58,7 @@ func (e *Engine) sharingChanged(transport string, cause *errs.Error) {
 	if cause == nil {
 		kind = event.SharingOn
 	}
-	e.mu.Lock()
-	e.record(&event.Event{Kind: kind, Transport: transport, Err: cause})
-	e.unlockAndDrain()
+	e.announce(&event.Event{Kind: kind, Transport: transport, Err: cause})
 }
 
 // neighbours returns the core's view of the other processes on one NIC; nil where nothing is shared.

@@ -313,11 +313,8 @@ func (e *Engine) announce(ev *event.Event) {
 	}
 }
 
-// record keeps an event for Engine.Events and turns it into a log line. The caller holds e.mu.
+// record keeps an event of the core for Engine.Events, and turns it into a log line. The caller holds e.mu.
 func (e *Engine) record(ev *event.Event) {
-	if ev.Time == 0 {
-		ev.Time = clock.Now()
-	}
 	e.history.push(*ev)
 	e.deferred.events = true
 	if e.logs.event(ev) {
