@@ -202,13 +202,7 @@ func (e *Engine) closeRegions(ctx context.Context) (held []string) {
 }
 
 func (e *Engine) closeLinks(ctx context.Context) (held []string) {
-	e.segments.mu.Lock()
-	var peers []*peer
-	for _, p := range e.segments.peers {
-		peers = append(peers, p)
-	}
-	e.segments.mu.Unlock()
-	for _, p := range peers {
+	for _, p := range e.segments.where(func(*peer) bool { return true }) {
 		p.detach(closedSegment())
 	}
 	return e.closeTransports(ctx)

@@ -121,9 +121,8 @@ func (e *Engine) filer() (transport.Filer, *errs.Error) {
 func (e *Engine) filePeer(made *transport.FileCard, durability request.Durability) *peer {
 	identity := transport.Peer{Address: fileScheme +
 		made.Path, Name: path.Base(made.Path), MachineID: e.machine, ID: transport.NewID()}
-	p := &peer{engine: e, identity: identity, handles: 1, fetch: newDescribing(),
-		file: &file{made.Path, made.ReadOnly, durability}}
-	p.links.Store(&[]attachment{})
+	p := newPeer(e, identity)
+	p.handles, p.file = 1, &file{made.Path, made.ReadOnly, durability}
 	region := segment.Region{ID: fileRegion, Name: made.Path, Size: made.Size, Location: "file", Kind: mem.File,
 		Permission: mem.GlobalReadWrite, ReadOnly: made.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
 	if made.ReadOnly {
@@ -136,12 +135,9 @@ func (e *Engine) filePeer(made *transport.FileCard, durability request.Durabilit
 	}
 	p.learn(&segment.Description{Address: identity.Address, Name: identity.Name, MachineID: e.machine,
 		ID: identity.ID, Regions: []segment.Region{region}})
-	t := &e.segments
-	t.mu.Lock()
-	t.numbers++
-	p.number = t.numbers
-	t.peers[peerKey{identity.Address, identity.ID}] = p
-	t.mu.Unlock()
+	e.segments.mu.Lock()
+	e.segments.enterLocked(p)
+	e.segments.mu.Unlock()
 	return p
 }
 

@@ -45,6 +45,13 @@ type peer struct {
 	deaf atomic.Int64 // until then the peer is told no reports: it did not take the last ones
 }
 
+// newPeer returns the record of a peer without handles and links.
+func newPeer(e *Engine, identity transport.Peer) *peer {
+	p := &peer{engine: e, identity: identity, fetch: newDescribing()}
+	p.links.Store(&[]attachment{})
+	return p
+}
+
 type attachment struct {
 	link transport.Link
 	id   plan.LinkID

@@ -102,27 +102,13 @@ func (e *Engine) changed(from transport.ID, epoch uint64) {
 }
 
 // peersWith returns the open peers that are the engine with an ID.
-func (t *segmentTable) peersWith(id transport.ID) (list []*peer) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for key, p := range t.peers {
-		if key.id == id && p.file == nil {
-			list = append(list, p)
-		}
-	}
-	return list
+func (t *segmentTable) peersWith(id transport.ID) []*peer {
+	return t.where(func(p *peer) bool { return p.identity.ID == id && p.file == nil })
 }
 
 // numbered returns the open peers with these numbers of the core.
-func (t *segmentTable) numbered(numbers []uint32) (list []*peer) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, p := range t.peers {
-		if slices.Contains(numbers, p.number) {
-			list = append(list, p)
-		}
-	}
-	return list
+func (t *segmentTable) numbered(numbers []uint32) []*peer {
+	return t.where(func(p *peer) bool { return slices.Contains(numbers, p.number) })
 }
 
 // keepStale takes over the orders of a step about keys. The caller holds e.mu.

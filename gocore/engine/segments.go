@@ -90,6 +90,25 @@ func (t *segmentTable) drop(h *handle) bool {
 	return true
 }
 
+// enterLocked makes a record the one of its peer.
+func (t *segmentTable) enterLocked(p *peer) {
+	t.numbers++
+	p.number = t.numbers
+	t.peers[p.key()] = p
+}
+
+// where returns the peers for which a condition holds.
+func (t *segmentTable) where(holds func(*peer) bool) (list []*peer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.peers {
+		if holds(p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
 // OpenSegment connects to a peer by "host:port" or "host:port/region" and fails at once if nobody is there. "" is
 // Local. It opens "file:///path" for reading and writing, for reading alone where writing is not permitted; see
 // OpenFile.
@@ -205,13 +224,10 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 	t := &e.segments
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	key := peerKey{identity.Address, identity.ID}
-	p := t.peers[key]
+	p := t.peers[peerKey{identity.Address, identity.ID}]
 	if p == nil || p.gone.Load() != nil {
-		t.numbers++
-		p = &peer{engine: e, number: t.numbers, identity: identity, fetch: newDescribing()}
-		p.links.Store(&[]attachment{})
-		t.peers[key] = p
+		p = newPeer(e, identity)
+		t.enterLocked(p)
 	}
 	p.handles++
 	return p
@@ -220,13 +236,9 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 // peersAt returns the engines that an address means: those that are open under it, else the one that answers there. A
 // peer may call itself by another address, so a fence must not go by that. The error is InvalidEntry if there is none.
 func (e *Engine) peersAt(ctx context.Context, address string) (list []transport.Peer, err error) {
-	e.segments.mu.Lock()
-	for key, p := range e.segments.peers {
-		if key.address == address && p.file == nil {
-			list = append(list, p.identity)
-		}
+	for _, p := range e.segments.where(func(p *peer) bool { return p.identity.Address == address && p.file == nil }) {
+		list = append(list, p.identity)
 	}
-	e.segments.mu.Unlock()
 	if len(list) > 0 {
 		return list, nil
 	}
@@ -319,7 +331,7 @@ func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 	if failure != nil {
 		return false, failure
 	}
-	if h.peer.identity.Self || h.peer.file != nil {
+	if h.peer.isHere() {
 		return true, nil
 	}
 	if h.peer.gone.Load() != nil {

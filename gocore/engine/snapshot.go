@@ -55,13 +55,9 @@ func (e *Engine) countRegions(s *metrics.Snapshot) {
 			}
 		}
 	}
-	e.segments.mu.Lock()
-	for _, p := range e.segments.peers {
-		if p.file == nil && p.ready.Load() && p.gone.Load() == nil {
-			s.Peers++
-		}
-	}
-	e.segments.mu.Unlock()
+	s.Peers = len(e.segments.where(func(p *peer) bool {
+		return p.file == nil && p.ready.Load() && p.gone.Load() == nil
+	}))
 	e.notes.mu.Lock()
 	s.Notifications = metrics.Notifications{Sent: e.notifier.sent.Load(), Received: e.notes.taken,
 		Refused: e.notes.refused, Waiting: e.notes.waits()}

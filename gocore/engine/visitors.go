@@ -279,13 +279,9 @@ func (e *Engine) Peers() []PeerInfo {
 
 // identities returns the other engines that are open, by ID.
 func (t *segmentTable) identities() map[transport.ID]transport.Peer {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	open := make(map[transport.ID]transport.Peer)
-	for key, p := range t.peers {
-		if p.file == nil && !p.identity.Self && p.gone.Load() == nil {
-			open[key.id] = p.identity
-		}
+	for _, p := range t.where(func(p *peer) bool { return !p.isHere() && p.gone.Load() == nil }) {
+		open[p.identity.ID] = p.identity
 	}
 	return open
 }
