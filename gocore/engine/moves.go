@@ -133,23 +133,9 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 		id = h.base
 	}
 	c.byAddress = id == 0 && p.file == nil
-	if id == 0 { // by address
-		remote := c.found
-		if remote == nil || c.foundAt != p || remote.Lease != 0 || at.Offset < remote.Addr ||
-			!mem.Contains(remote.Size, at.Offset-remote.Addr, length) {
-			if remote, err = p.at(deadline, asks, at.Offset, length); err != nil && !asks {
-				err = unasked(at.Segment, deadline, err)
-			}
-			if err != nil {
-				return nil, nil, 0, err
-			}
-			c.found, c.foundAt = remote, p
-		}
-		return p, remote, at.Offset - remote.Addr, nil
-	}
 	remote := c.found
-	if remote == nil || c.foundAt != p || remote.ID != id {
-		if remote, err = p.region(deadline, asks, id); err != nil && !asks {
+	if remote == nil || c.foundAt != p || !remote.is(id, at.Offset, length) {
+		if remote, err = p.region(deadline, asks, id, at.Offset, length); err != nil && !asks {
 			err = unasked(at.Segment, deadline, err)
 		}
 		if err != nil {
@@ -157,11 +143,14 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 		}
 		c.found, c.foundAt = remote, p
 	}
-	if !mem.Contains(remote.Size, at.Offset, length) {
-		remote, offset, err := p.further(remote, at.Offset, length)
-		return p, remote, offset, err
+	switch {
+	case id == 0:
+		return p, remote, at.Offset - remote.Addr, nil
+	case mem.Contains(remote.Size, at.Offset, length):
+		return p, remote, at.Offset, nil
 	}
-	return p, remote, at.Offset, nil
+	remote, offset, err := p.further(remote, at.Offset, length)
+	return p, remote, offset, err
 }
 
 // bind makes c.plan the plan for a request of length bytes between the two regions, and checks the rights of both.

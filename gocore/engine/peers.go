@@ -281,12 +281,26 @@ func (t *remoteTable) find(addr, length uint64) *remoteRegion {
 	return nil
 }
 
-// region looks a remote region up by id. If it is not known and asks is true, it asks the peer once, until the deadline
-// at most.
-func (p *peer) region(deadline clock.Time, asks bool, id mem.RegionID) (*remoteRegion, *errs.Error) {
+// is reports whether a region is meant: by its id, or where that is 0 by an address range inside it. Leases have no
+// address.
+func (r *remoteRegion) is(id mem.RegionID, addr, length uint64) bool {
+	if id != 0 {
+		return r.ID == id
+	}
+	return r.Lease == 0 && addr >= r.Addr && mem.Contains(r.Size, addr-r.Addr, length)
+}
+
+// region looks a remote region up by id, or where that is 0 the smallest one that holds an address range. If it is not
+// known and asks is true, it asks the peer once, until the deadline at most.
+func (p *peer) region(deadline clock.Time, asks bool, id mem.RegionID, addr, length uint64) (*remoteRegion,
+	*errs.Error) {
 	for try := range 2 {
 		if t := p.regions.Load(); t != nil {
-			if r := t.byID[id]; r != nil {
+			r := t.byID[id] // no region has the id 0
+			if id == 0 {
+				r = t.find(addr, length)
+			}
+			if r != nil {
 				return r, nil
 			}
 		}
@@ -296,23 +310,9 @@ func (p *peer) region(deadline clock.Time, asks bool, id mem.RegionID) (*remoteR
 			}
 		}
 	}
-	return nil, errs.New(errs.AddressNotRegistered, "segment", "%s does not offer the region any more",
-		p.identity.Address)
-}
-
-// at looks a remote region up by address, and asks as region does. Leases have no address.
-func (p *peer) at(deadline clock.Time, asks bool, addr, length uint64) (*remoteRegion, *errs.Error) {
-	for try := range 2 {
-		if t := p.regions.Load(); t != nil {
-			if r := t.find(addr, length); r != nil {
-				return r, nil
-			}
-		}
-		if try == 0 && asks {
-			if err := p.refreshBy(deadline); err != nil {
-				return nil, errs.From("segment", err)
-			}
-		}
+	if id != 0 {
+		return nil, errs.New(errs.AddressNotRegistered, "segment", "%s does not offer the region any more",
+			p.identity.Address)
 	}
 	return nil, errs.New(errs.AddressNotRegistered, "segment", "%d bytes at %#x are not inside a region that %s offers",
 		length, addr, p.identity.Address)
