@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/heap"
 	"context"
 	"sync/atomic"
 	"time"
@@ -20,7 +19,7 @@ type leaseKeeper struct {
 	wake   chan struct{}
 
 	background
-	due   leaseHeap
+	due   schedule[*region] // leases with an end
 	works bool
 }
 
@@ -73,24 +72,14 @@ func (k *leaseKeeper) end(l *region) {
 	k.scheduleLocked(l)
 }
 
-// scheduleLocked puts a lease into its place in the heap, or outside where it has no end.
+// scheduleLocked gives a lease its place in the schedule, which has a goroutine and a timer.
 func (k *leaseKeeper) scheduleLocked(l *region) {
-	at := l.lease
+	k.due.set(l)
 	switch {
-	case at.until == clock.Never && at.place >= 0:
-		heap.Remove(&k.due, at.place)
-	case at.until == clock.Never:
-	case at.place >= 0:
-		heap.Fix(&k.due, at.place)
-	default:
-		heap.Push(&k.due, l)
-	}
-	if len(k.due) > 0 && !k.works {
-		k.works = !k.closed
-		if k.works {
-			k.running.Go(k.run)
-		}
-	} else if at.place == 0 {
+	case len(k.due) > 0 && !k.works && !k.closed:
+		k.works = true
+		k.running.Go(k.run)
+	case l.lease.place == 0:
 		select {
 		case k.wake <- struct{}{}:
 		default:
@@ -112,7 +101,7 @@ func (k *leaseKeeper) run() {
 		next := k.due[0]
 		wait := next.lease.until.Sub(now)
 		if wait <= 0 {
-			heap.Pop(&k.due)
+			k.due.remove(next)
 			next.lease.ended = true
 		}
 		k.mu.Unlock()
@@ -151,34 +140,5 @@ func (k *leaseKeeper) finish(l *region) {
 	}
 }
 
-// leaseHeap has the leases with an end, the next one first.
-type leaseHeap []*region
-
-// Len implements heap.Interface.
-func (h leaseHeap) Len() int { return len(h) }
-
-// Less implements heap.Interface.
-func (h leaseHeap) Less(i, j int) bool { return h[i].lease.until < h[j].lease.until }
-
-// Swap implements heap.Interface.
-func (h leaseHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].lease.place, h[j].lease.place = i, j
-}
-
-// Push implements heap.Interface.
-func (h *leaseHeap) Push(x any) {
-	l := x.(*region)
-	l.lease.place = len(*h)
-	*h = append(*h, l)
-}
-
-// Pop implements heap.Interface.
-func (h *leaseHeap) Pop() any {
-	last := len(*h) - 1
-	l := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	l.lease.place = -1
-	return l
-}
+func (r *region) due() clock.Time { return r.lease.until }
+func (r *region) seat() *int      { return &r.lease.place }

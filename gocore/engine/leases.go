@@ -63,7 +63,7 @@ type lease struct {
 
 	// Guarded by leaseKeeper.mu.
 	until clock.Time // Never: without an end of its own
-	place int        // in the keeper's heap, -1 outside
+	place int        // in the keeper's schedule, -1 outside
 	ended bool       // or about to: no renewal
 }
 

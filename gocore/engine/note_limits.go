@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"container/heap"
-
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 )
@@ -11,22 +9,15 @@ import (
 // control plane may try for longer: the batch ends at the limit, or when it is cancelled, and a later answer is
 // ignored. Guarded by the engine's mutex.
 type noteLimits struct {
-	heap noteHeap
-	next clock.Time // no limit is before it. It stays when its note is taken: most are, and to set a timer costs more
-}
-
-// remove ends the watch of a note, if it has begun.
-func (l *noteLimits) remove(t *note) {
-	if t.place >= 0 {
-		heap.Remove(&l.heap, t.place)
-	}
+	waiting schedule[*note]
+	next    clock.Time // no limit is before it. It stays when its note is taken: most are, and a timer costs more
 }
 
 // expect begins the wait for the notification of a batch that has all its bytes. The caller holds e.mu.
 func (e *Engine) expect(t *note) {
 	t.queued = true
 	e.notifier.queue(t)
-	heap.Push(&e.expected.heap, t)
+	e.expected.waiting.set(t)
 	e.expected.next = min(e.expected.next, t.limit)
 	if e.expected.next < e.armed { // not every call comes from a step, which looks at this by itself
 		e.armed, e.deferred.rearm = e.expected.next, true
@@ -42,16 +33,17 @@ func (b *batch) expects() bool {
 // lateNotes ends the batches that have waited for their notification until its limit. The caller holds e.mu.
 func (e *Engine) lateNotes(now clock.Time) {
 	l := &e.expected
-	for len(l.heap) > 0 && l.heap[0].limit <= now {
-		t := heap.Pop(&l.heap).(*note)
+	for len(l.waiting) > 0 && l.waiting[0].limit <= now {
+		t := l.waiting[0]
+		l.waiting.remove(t)
 		if b, err := e.lookup(t.batch); err == nil && b.note == t && b.expects() {
 			_, why := e.notifier.forgo(t)
 			b.failure = notTaken(t.peer, why)
 			e.mirror(b.id, now)
 		}
 	}
-	if l.next = clock.Never; len(l.heap) > 0 {
-		l.next = l.heap[0].limit
+	if l.next = clock.Never; len(l.waiting) > 0 {
+		l.next = l.waiting[0].limit
 	}
 }
 
@@ -79,34 +71,5 @@ func (e *Engine) cancelNote(b *batch) bool {
 	return true
 }
 
-// noteHeap has the note with the nearest limit first.
-type noteHeap []*note
-
-// Len implements heap.Interface.
-func (h noteHeap) Len() int { return len(h) }
-
-// Less implements heap.Interface.
-func (h noteHeap) Less(i, j int) bool { return h[i].limit < h[j].limit }
-
-// Swap implements heap.Interface.
-func (h noteHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-// Push implements heap.Interface.
-func (h *noteHeap) Push(x any) {
-	t := x.(*note)
-	t.place = len(*h)
-	*h = append(*h, t)
-}
-
-// Pop implements heap.Interface.
-func (h *noteHeap) Pop() any {
-	last := len(*h) - 1
-	t := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	t.place = -1
-	return t
-}
+func (t *note) due() clock.Time { return t.limit }
+func (t *note) seat() *int      { return &t.place }
