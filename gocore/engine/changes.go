@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -175,18 +174,11 @@ func (c *changes) run() {
 		if due == nil && next == clock.Never {
 			return
 		}
-		room := make(chan struct{}, changeCalls)
-		var round sync.WaitGroup
-		for _, to := range due {
-			room <- struct{}{}
-			round.Go(func() {
-				ctx, cancel := context.WithTimeout(c.ctx, changeLimit)
-				defer cancel()
-				c.answered(to.ID, epoch, c.call(ctx, to, epoch))
-				<-room
-			})
-		}
-		round.Wait()
+		eachOf(due, changeCalls, func(to transport.Peer) {
+			ctx, cancel := context.WithTimeout(c.ctx, changeLimit)
+			defer cancel()
+			c.answered(to.ID, epoch, c.call(ctx, to, epoch))
+		})
 		wait = changeEvery
 		if due == nil {
 			wait = max(wait, next.Sub(clock.Now()))

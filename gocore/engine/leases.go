@@ -294,18 +294,11 @@ const partsAtOnce = 16
 // of them once.
 func each(list []*region, do func(*region) error) error {
 	var first atomic.Pointer[error]
-	var running sync.WaitGroup
-	room := make(chan struct{}, partsAtOnce)
-	for _, l := range list {
-		room <- struct{}{}
-		running.Go(func() {
-			defer func() { <-room }()
-			if err := do(l); err != nil {
-				first.CompareAndSwap(nil, &err)
-			}
-		})
-	}
-	running.Wait()
+	eachOf(list, partsAtOnce, func(l *region) {
+		if err := do(l); err != nil {
+			first.CompareAndSwap(nil, &err)
+		}
+	})
 	if err := first.Load(); err != nil {
 		return *err
 	}

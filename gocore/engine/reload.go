@@ -32,12 +32,10 @@ func (e *Engine) ReloadSecurity(ctx context.Context, allow []string) (changed bo
 		return false, err
 	}
 	changed, err = e.credentials.Reload(allow)
-	switch {
-	case err != nil:
-		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: e.validity(), Err: errs.From("reload", err)})
-		return false, err
-	case changed:
-		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: e.validity()})
+	if changed || err != nil {
+		e.sayReloaded(err)
+	}
+	if changed {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -48,7 +46,7 @@ func (e *Engine) ReloadSecurity(ctx context.Context, allow []string) (changed bo
 		case <-ctx.Done():
 		}
 	}
-	return changed, nil
+	return changed, err
 }
 
 // keepCredentials looks at the files and at the ends of peers' certificates, until the engine closes.
@@ -72,25 +70,24 @@ func (e *Engine) keepCredentials(ctx context.Context) {
 	}
 }
 
-// validity is the note of events about the certificate: its end, if it has one.
-func (e *Engine) validity() string {
-	until := e.credentials.Until()
-	if until.IsZero() {
-		return ""
+// sayReloaded announces that files were read again, or why not. The note is the end of our certificate, if it has one.
+func (e *Engine) sayReloaded(failure error) {
+	ev := event.Event{Kind: event.SecurityReloaded, Err: errs.From("reload", failure)}
+	if until := e.credentials.Until(); !until.IsZero() {
+		ev.Note = "until " + until.UTC().Format(time.RFC3339)
 	}
-	return "until " + until.UTC().Format(time.RFC3339)
+	e.announce(&ev)
 }
 
 // lookAtFiles reads the files that were replaced. It returns the failure, "" for none; the one of the last look is not
 // announced again.
 func (e *Engine) lookAtFiles(ctx context.Context, failed string) string {
 	changed, err := e.credentials.Reload(nil)
-	switch {
-	case changed:
-		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: e.validity()})
+	if changed || err != nil && err.Error() != failed {
+		e.sayReloaded(err)
+	}
+	if changed {
 		e.recheck(ctx, time.Now())
-	case err != nil && err.Error() != failed:
-		e.announce(&event.Event{Kind: event.SecurityReloaded, Note: e.validity(), Err: errs.From("reload", err)})
 	}
 	if err != nil {
 		return err.Error()
@@ -199,20 +196,6 @@ func (e *Engine) dismissAll(ctx context.Context, lost []suspect) {
 				"err", err)
 		}
 	})
-}
-
-// eachOf works on suspects side by side, some at once.
-func eachOf(list []suspect, most int, work func(suspect)) {
-	room := make(chan struct{}, most)
-	var working sync.WaitGroup
-	for _, s := range list {
-		room <- struct{}{}
-		working.Go(func() {
-			defer func() { <-room }()
-			work(s)
-		})
-	}
-	working.Wait()
 }
 
 // askAgain asks a peer for a handshake, by a connection of ours to it and within a limit. The error says why it has
