@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"runtime"
 	"sync"
 
@@ -104,6 +105,9 @@ func (e *Engine) NewAddresses(segment SegmentID, n int, at, bytes Indexes) (Grid
 	if n < 1 || n > AddressesMost {
 		return 0, errs.New(errs.InvalidArgument, "addresses", "a list has 1 to %d ranges, not %d", AddressesMost, n)
 	}
+	if err := cmp.Or(at.check("addresses", n), bytes.check("lengths", n)); err != nil {
+		return 0, err
+	}
 	list := new(addressList)
 	list.reset()
 	c := e.newCall()
@@ -127,9 +131,6 @@ func (e *Engine) NewAddresses(segment SegmentID, n int, at, bytes Indexes) (Grid
 // placeLocal finds the own regions of ranges. size is that of the operand in which offsets count; 0 makes them
 // addresses.
 func (c *Call) placeLocal(list *addressList, n int, base uintptr, size uint64, at, bytes *Indexes) *errs.Error {
-	if err := checkBoth("addresses", n, at, bytes); err != nil {
-		return err
-	}
 	var own *region
 	for i := range n {
 		offset, length, err := rangeAt(i, at, bytes, size, "local")
@@ -145,11 +146,9 @@ func (c *Call) placeLocal(list *addressList, n int, base uintptr, size uint64, a
 
 // placeOwn appends a range of our own memory and returns its region, which that of the range before may be.
 func (c *Call) placeOwn(list *addressList, before *region, addr, length uint64) (*region, *errs.Error) {
-	own := before
-	if own == nil || addr < uint64(own.Addr) || !mem.Contains(own.Size, addr-uint64(own.Addr), length) {
-		if own = c.engine.regions.find(uintptr(addr), length); own == nil {
-			return nil, c.engine.notRegistered(uintptr(addr), length)
-		}
+	own, err := c.engine.ownRegion(before, uintptr(addr), length)
+	if err != nil {
+		return nil, err
 	}
 	list.add(home{own.ID, uint64(own.Addr), own.Size}, addr-uint64(own.Addr), length)
 	return own, nil
@@ -158,9 +157,6 @@ func (c *Call) placeOwn(list *addressList, before *region, addr, length uint64) 
 // placeRemote finds the regions of a peer. size is that of the operand in which offsets count; 0 makes them addresses,
 // or offsets in the region that the segment was opened on.
 func (c *Call) placeRemote(list *addressList, n int, to Remote, size uint64, at, bytes *Indexes) *errs.Error {
-	if err := checkBoth("addresses", n, at, bytes); err != nil {
-		return err
-	}
 	due := c.terms.Due()
 	for i := range n {
 		offset, length, err := rangeAt(i, at, bytes, size, "remote")
@@ -175,13 +171,6 @@ func (c *Call) placeRemote(list *addressList, n int, to Remote, size uint64, at,
 	}
 	list.byAddress = c.byAddress
 	return nil
-}
-
-func checkBoth(what string, n int, at, bytes *Indexes) *errs.Error {
-	if err := at.check(what, n); err != nil {
-		return err
-	}
-	return bytes.check("lengths", n)
 }
 
 // rangeAt reads range i, which lies inside an operand of size bytes; 0 is any size.
@@ -215,11 +204,17 @@ type gathering struct {
 
 var gatherings = sync.Pool{New: func() any { return &gathering{groups: make(map[pair]int)} }}
 
-func freeGathering(g *gathering) {
+// newGathering returns an empty one.
+func newGathering() *gathering {
+	g := gatherings.Get().(*gathering)
+	g.near.reset()
+	g.far.reset()
 	clear(g.groups)
 	g.pairs, g.after = g.pairs[:0], g.after[:0]
-	gatherings.Put(g)
+	return g
 }
+
+func freeGathering(g *gathering) { gatherings.Put(g) }
 
 // group returns the number of a pair's group, which is a new one if it is the number of groups so far. last is the
 // group of the range before.
@@ -243,10 +238,8 @@ func (g *gathering) group(key pair, last int) int {
 
 // anywhere appends ranges with addresses for offsets, on a side or on both, in any of its regions.
 func (c *Call) anywhere(r *Ranges) *errs.Error {
-	g := gatherings.Get().(*gathering)
+	g := newGathering()
 	defer freeGathering(g)
-	g.near.reset()
-	g.far.reset()
 	if err := c.placeLocal(&g.near, r.N, r.Local, r.LocalSize, &r.LocalOffsets, &r.Bytes); err != nil {
 		return err
 	}
@@ -258,7 +251,7 @@ func (c *Call) anywhere(r *Ranges) *errs.Error {
 
 // listed appends ranges of two address lists, by their indexes.
 func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
-	g := gatherings.Get().(*gathering)
+	g := newGathering()
 	defer freeGathering(g)
 	chosen := chosenBy(r, local.pages, remote.pages)
 	before, asksNobody := c.mark(), c.asksNobody
@@ -274,10 +267,8 @@ func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
 
 // placeAnew appends ranges of two address lists in the regions in which they lie now, each looked up by itself.
 func (c *Call) placeAnew(n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
-	g := gatherings.Get().(*gathering)
+	g := newGathering()
 	defer freeGathering(g)
-	g.near.reset()
-	g.far.reset()
 	g.far.byAddress = far.byAddress
 	due := c.terms.Due()
 	var own *region
@@ -413,9 +404,9 @@ func (l *addressList) place(at uint32, offset uint64, segment SegmentID) Remote 
 
 // group appends the task of the ranges of one pair of regions.
 func (c *Call) group(here home, size uint64, there Remote, list *places) *errs.Error {
-	own := c.engine.regions.find(uintptr(here.addr), here.size)
-	if own == nil {
-		return c.engine.notRegistered(uintptr(here.addr), here.size)
+	own, err := c.engine.ownRegion(nil, uintptr(here.addr), here.size)
+	if err != nil {
+		return err
 	}
 	length := uint64(len(list.LocalAt)) * list.Bytes
 	base, err := c.reach(&c.terms, own, there, size, length)

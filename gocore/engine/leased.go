@@ -65,10 +65,8 @@ func (c *Call) pagesOfLease(own *region, from *GridRegion, to Remote, list *plac
 		return errs.New(errs.InvalidArgument, "pages", "pages of %d rows, over a lease of several ranges", list.rows).
 			WithHint("make a grid whose pages are the rows")
 	}
-	g := gatherings.Get().(*gathering)
+	g := newGathering()
 	defer freeGathering(g)
-	g.near.reset()
-	g.far.reset()
 	here, begin := home{own.ID, uint64(own.Addr), own.Size}, uint64(from.Addr-own.Addr)
 	due := c.terms.Due()
 	for i, at := range list.RemoteAt {

@@ -58,11 +58,9 @@ func (c *Call) add(t *Terms, source uintptr, at Remote, length uint64) *errs.Err
 	if length == 0 {
 		return errs.New(errs.InvalidArgument, "submit", "the length is 0").WithHint("leave empty requests out")
 	}
-	local := c.local
-	if local == nil || source < local.Addr || !mem.Contains(local.Size, uint64(source-local.Addr), length) {
-		if local = c.engine.regions.find(source, length); local == nil {
-			return c.engine.notRegistered(source, length)
-		}
+	local, err := c.engine.ownRegion(c.local, source, length)
+	if err != nil {
+		return err
 	}
 	offset, err := c.reach(t, local, at, length, length)
 	if err != nil {
@@ -73,16 +71,24 @@ func (c *Call) add(t *Terms, source uintptr, at Remote, length uint64) *errs.Err
 	return nil
 }
 
-func (e *Engine) notRegistered(source uintptr, length uint64) *errs.Error {
+// ownRegion returns the known region if it holds a range, else the smallest open one that does. The error says why none
+// does.
+func (e *Engine) ownRegion(known *region, source uintptr, length uint64) (*region, *errs.Error) {
+	if known.holds(source, length) {
+		return known, nil
+	}
+	if r := e.regions.find(source, length); r != nil {
+		return r, nil
+	}
 	if uint64(source)+length < length {
-		return errs.New(errs.InvalidArgument, "submit", "%d bytes at %#x wrap around 2^64", length, source)
+		return nil, errs.New(errs.InvalidArgument, "submit", "%d bytes at %#x wrap around 2^64", length, source)
 	}
 	if r := e.regions.find(source, 1); r != nil {
-		return errs.New(errs.AddressNotRegistered, "submit", "%d bytes at %#x leave the region %s of %d bytes at %#x",
-			length, source, r.label(), r.Size, r.Addr)
+		return nil, errs.New(errs.AddressNotRegistered, "submit",
+			"%d bytes at %#x leave the region %s of %d bytes at %#x", length, source, r.label(), r.Size, r.Addr)
 	}
-	return errs.New(errs.AddressNotRegistered, "submit", "no registered region holds %d bytes at %#x", length, source).
-		WithHint("register the buffer first")
+	return nil, errs.New(errs.AddressNotRegistered, "submit", "no registered region holds %d bytes at %#x", length,
+		source).WithHint("register the buffer first")
 }
 
 // reach binds a request of length bytes to its place, which has size bytes, and returns the offset in its region. Where

@@ -99,7 +99,7 @@ func (c *Call) pages(r *Pages) *errs.Error {
 		return err
 	}
 	for i := range local.regions {
-		if err := c.pagesOf(r, local, remote, i, list); err != nil {
+		if err := c.pagesOf(local, remote, i, list); err != nil {
 			return err
 		}
 	}
@@ -170,11 +170,11 @@ func outside(which string, i int, page int64, pages uint64) *errs.Error {
 }
 
 // pagesOf appends the task of one pair of regions. Bounds were checked page by page; the whole ranges are bound once.
-func (c *Call) pagesOf(r *Pages, local, remote *grid, region int, list *places) *errs.Error {
+func (c *Call) pagesOf(local, remote *grid, region int, list *places) *errs.Error {
 	from, to := &local.regions[region], &remote.regions[region]
-	own := c.engine.regions.find(from.Addr, from.Size)
-	if own == nil {
-		return c.engine.notRegistered(from.Addr, from.Size)
+	own, err := c.engine.ownRegion(nil, from.Addr, from.Size)
+	if err != nil {
+		return err
 	}
 	at := Remote{remote.segment, to.Region, to.Offset}
 	p, there, base, err := c.resolve(c.terms.Due(), at, to.Size)

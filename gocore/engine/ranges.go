@@ -46,9 +46,9 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 	if r.LocalSize == 0 || r.RemoteSize == 0 {
 		return c.anywhere(r)
 	}
-	own := c.engine.regions.find(r.Local, r.LocalSize)
-	if own == nil {
-		return c.engine.notRegistered(r.Local, r.LocalSize)
+	own, err := c.engine.ownRegion(nil, r.Local, r.LocalSize)
+	if err != nil {
+		return err
 	}
 	first, _ := r.Bytes.at(0)
 	base, err := c.reach(&c.terms, own, r.Remote, r.RemoteSize, first)

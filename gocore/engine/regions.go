@@ -61,6 +61,11 @@ func (r *region) unuse() {
 	}
 }
 
+// holds reports whether a range is inside a region; nil holds none.
+func (r *region) holds(addr uintptr, length uint64) bool {
+	return r != nil && addr >= r.Addr && mem.Contains(r.Size, uint64(addr-r.Addr), length)
+}
+
 func (r *region) label() string {
 	if r.Name != "" {
 		return `"` + r.Name + `"`
