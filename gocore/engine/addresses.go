@@ -273,13 +273,9 @@ func (c *Call) placeAnew(n int, near, far *addressList, segment SegmentID, chose
 	due := c.terms.Due()
 	var own *region
 	for i := range n {
-		src, dst, err := chosen.at(i)
+		a, b, err := chosen.spots(i, near, far)
 		if err != nil {
 			return err
-		}
-		a, b := near.at(src), far.at(dst)
-		if a.bytes != b.bytes {
-			return unequal(i, a.bytes, b.bytes)
 		}
 		if own, err = c.placeOwn(&g.near, own, near.homes[a.home].addr+a.offset, a.bytes); err != nil {
 			return indexed(i, err)
@@ -328,18 +324,27 @@ func (c *choice) at(i int) (src, dst uint64, err *errs.Error) {
 	return src, dst, nil
 }
 
+// spots returns where the ranges that are named in place i lie. They must have one length.
+func (c *choice) spots(i int, near, far *addressList) (a, b spot, _ *errs.Error) {
+	src, dst, err := c.at(i)
+	if err != nil {
+		return a, b, err
+	}
+	if a, b = near.at(src), far.at(dst); a.bytes != b.bytes {
+		return a, b, errs.New(errs.InvalidArgument, "ranges", "range [%d] has %d bytes here and %d bytes there", i,
+			a.bytes, b.bytes)
+	}
+	return a, b, nil
+}
+
 // gather makes one task of all ranges that share their regions and their length.
 func (c *Call) gather(g *gathering, n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
 	first, last := len(c.lists), -1
 	homes := max(len(near.homes), len(far.homes))
 	for i := range n {
-		src, dst, err := chosen.at(i)
+		a, b, err := chosen.spots(i, near, far)
 		if err != nil {
 			return err
-		}
-		a, b := near.at(src), far.at(dst)
-		if a.bytes != b.bytes {
-			return unequal(i, a.bytes, b.bytes)
 		}
 		if key := (pair{a.home, b.home, a.bytes}); last < 0 || g.pairs[last] != key {
 			last = g.group(key, last)
@@ -389,10 +394,6 @@ func (c *Call) open(first, i, n, homes int, bytes uint64) {
 	c.lists = append(c.lists, list)
 }
 
-func unequal(i int, here, there uint64) *errs.Error {
-	return errs.New(errs.InvalidArgument, "ranges", "range [%d] has %d bytes here and %d bytes there", i, here, there)
-}
-
 // place is a place in a region of the list: by its address, where the list was made of addresses.
 func (l *addressList) place(at uint32, offset uint64, segment SegmentID) Remote {
 	in := &l.homes[at]
@@ -421,13 +422,9 @@ func (c *Call) group(here home, size uint64, there Remote, list *places) *errs.E
 // scatter makes a task of each range: there are too many pairs to gather them.
 func (c *Call) scatter(n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
 	for i := range n {
-		src, dst, err := chosen.at(i)
+		a, b, err := chosen.spots(i, near, far)
 		if err != nil {
 			return err
-		}
-		a, b := near.at(src), far.at(dst)
-		if a.bytes != b.bytes {
-			return unequal(i, a.bytes, b.bytes)
 		}
 		to := far.place(b.home, b.offset, segment)
 		if err := c.add(&c.terms, uintptr(near.homes[a.home].addr+a.offset), to, a.bytes); err != nil {
