@@ -126,7 +126,7 @@ func (e *Engine) enqueue(b *batch, c *Call, now clock.Time) (int, *errs.Error) {
 	first, err := e.core.Submit(id, c.specs, now)
 	if err != nil {
 		e.unnameGates(c, now)
-		e.unuse(c.uses, nil)
+		unuse(c.uses)
 		e.dropFiles(c.files)
 		return 0, err
 	}
@@ -191,33 +191,22 @@ func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 
 // hold takes a use of each region and file of a call, or of none. The caller holds e.mu.
 func (e *Engine) hold(c *Call) *errs.Error {
-	if err := e.takeUses(c); err != nil {
-		return err
-	}
-	if err := e.holdFiles(c.files); err != nil {
-		e.unuse(c.uses, nil)
-		return err
-	}
-	return nil
-}
-
-// takeUses takes a use of each of the call's regions, or of none. The caller holds e.mu.
-func (e *Engine) takeUses(c *Call) *errs.Error {
-	for _, r := range c.uses {
+	for i, r := range c.uses {
 		if err := r.use(); err != nil { // closed meanwhile
-			e.unuse(c.uses, r)
+			unuse(c.uses[:i])
 			return err
 		}
 	}
+	if err := e.holdFiles(c.files); err != nil {
+		unuse(c.uses)
+		return err
+	}
 	return nil
 }
 
-// unuse gives back the uses taken before the one that failed, or all.
-func (e *Engine) unuse(uses []*region, failed *region) {
+// unuse gives uses of regions back.
+func unuse(uses []*region) {
 	for _, r := range uses {
-		if r == failed {
-			return
-		}
 		r.unuse()
 	}
 }
@@ -281,18 +270,12 @@ func (e *Engine) finish(b *batch, dirty bool) {
 	if dirty {
 		e.linger(b)
 	}
-	for i, r := range b.uses {
-		b.uses[i] = nil
-		r.unuse()
-	}
+	unuse(b.uses)
+	clear(b.uses)
 	b.uses = b.uses[:0]
 	e.dropFiles(b.files)
 	b.files = b.files[:0]
-	if b.watched {
-		b.watched = false
-		e.ring.push(uint64(b.id))
-		e.deferred.ring = true
-	}
+	e.ringEnd(b)
 	if b.freeing {
 		e.release(b)
 	}
@@ -365,32 +348,37 @@ func (e *Engine) release(b *batch) {
 // end comes within the fence bound.
 func (e *Engine) Cancel(id dispatch.BatchID, task int) (int, error) {
 	e.mu.Lock()
+	defer e.unlockAndDrain()
 	b, err := e.lookup(id)
 	if err != nil {
-		e.unlockAndDrain()
 		return 0, err
 	}
-	first, n := task, 1
-	if task < 0 {
-		all, err := e.core.Summary(id)
-		if err != nil {
-			e.unlockAndDrain()
-			return 0, err
-		}
-		first, n = 0, all.Tasks
-	}
-	asked, err := e.core.Cancel(id, first, n, clock.Now())
+	n, err := e.cancel(b, task)
 	if err != nil {
-		e.unlockAndDrain()
 		return 0, err
-	}
-	if task < 0 && e.cancelTail(b) {
-		asked++
 	}
 	e.step()
-	e.unlockAndDrain()
-	return asked, nil
+	return n, nil
 }
+
+// cancel is Cancel for a batch that is there. A step must follow. The caller holds e.mu.
+func (e *Engine) cancel(b *batch, task int) (int, *errs.Error) {
+	if task >= 0 {
+		return e.core.Cancel(b.id, task, 1, clock.Now())
+	}
+	all, err := e.core.Summary(b.id)
+	if err != nil {
+		return 0, err
+	}
+	n, err := e.core.Cancel(b.id, 0, all.Tasks, clock.Now())
+	if err == nil && e.cancelTail(b) {
+		n++
+	}
+	return n, err
+}
+
+// isPending reports whether a batch has been submitted and not ended; nil has not.
+func (b *batch) isPending() bool { return b != nil && b.id != 0 && b.started != 0 && !b.ended }
 
 // Status of one task.
 func (e *Engine) Status(id dispatch.BatchID, task int) (dispatch.Status, error) {
@@ -442,17 +430,22 @@ func (e *Engine) Elapsed(id dispatch.BatchID) time.Duration {
 // Watch asks that the end of a batch be pushed on the completion ring; at once if it has ended.
 func (e *Engine) Watch(id dispatch.BatchID) error {
 	e.mu.Lock()
+	defer e.unlockAndDrain()
 	b, err := e.lookup(id)
 	if err != nil {
-		e.unlockAndDrain()
 		return err
 	}
-	if b.ended {
-		e.ring.push(uint64(id))
-		e.deferred.ring = true
-	} else {
-		b.watched = true
+	if b.watched = true; b.ended {
+		e.ringEnd(b)
 	}
-	e.unlockAndDrain()
 	return nil
+}
+
+// ringEnd puts a batch that is watched on the completion ring, once. The caller holds e.mu.
+func (e *Engine) ringEnd(b *batch) {
+	if b.watched {
+		b.watched = false
+		e.ring.push(uint64(b.id))
+		e.deferred.ring = true
+	}
 }

@@ -9,8 +9,6 @@ import (
 
 	"github.com/tent-engine/tent/gocore/audit"
 	"github.com/tent-engine/tent/gocore/clock"
-	"github.com/tent-engine/tent/gocore/dispatch"
-	"github.com/tent-engine/tent/gocore/errs"
 )
 
 // closeGrace is the time that each of three steps of Close may take beyond the caller's. They are the last ends of
@@ -131,17 +129,13 @@ func (e *Engine) drained(timeout time.Duration) {
 
 func (e *Engine) cancelAll() {
 	e.mu.Lock()
-	var pending []*batch
 	for _, b := range e.batches {
-		if b != nil && b.id != 0 && !b.ended && b.started != 0 {
-			pending = append(pending, b)
+		if !b.isPending() {
+			continue
 		}
-	}
-	for _, b := range pending {
-		if err := e.cancelBatch(b.id); err != nil {
+		if _, err := e.cancel(b, -1); err != nil {
 			e.log.Error("cancel at close", "err", err)
 		}
-		e.cancelTail(b)
 	}
 	e.step()
 	e.unlockAndDrain()
@@ -151,7 +145,7 @@ func (e *Engine) cancelAll() {
 // e.mu.
 func (e *Engine) endRest() {
 	for _, b := range e.batches {
-		if b == nil || b.id == 0 || b.ended || b.started == 0 {
+		if !b.isPending() {
 			continue
 		}
 		b.failure = cmp.Or(b.failure, closedError())
@@ -161,14 +155,6 @@ func (e *Engine) endRest() {
 			w.wakeUp()
 		}
 	}
-}
-
-func (e *Engine) cancelBatch(id dispatch.BatchID) *errs.Error {
-	all, err := e.core.Summary(id)
-	if err == nil {
-		_, err = e.core.Cancel(id, 0, all.Tasks, clock.Now())
-	}
-	return err
 }
 
 // endMemory ends the regions, within grace, and then the links and transports. Those have a limit of their own, since

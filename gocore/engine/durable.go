@@ -36,15 +36,7 @@ type syncOrder struct {
 
 // hasTail reports whether something comes behind the last byte of a batch.
 func (b *batch) hasTail() bool {
-	if b.note != nil {
-		return true
-	}
-	for i := range b.files {
-		if b.files[i].sync {
-			return true
-		}
-	}
-	return false
+	return b.note != nil || slices.ContainsFunc(b.files, func(u fileUse) bool { return u.sync })
 }
 
 // tail returns the state of a batch from the sum of its tasks, its syncs and notification included. The caller holds
@@ -111,9 +103,7 @@ func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {
 		s.tickets++
 		u.ticket, u.limit = s.tickets, min(u.limit, now.Add(e.config.Engine.TransferSyncTimeout))
 		s.limit = min(s.limit, u.limit)
-		if s.limit < e.armed { // not every call comes from a step, which looks at this by itself
-			e.armed, e.deferred.rearm = s.limit, true
-		}
+		e.rearm(s.limit)
 		if !slices.Contains(s.batches, b.id) {
 			s.batches = append(s.batches, b.id)
 		}
@@ -268,9 +258,7 @@ func (e *Engine) letGo() {
 		if l.remains.Out() {
 			return false
 		}
-		for _, r := range l.regions {
-			r.unuse()
-		}
+		unuse(l.regions)
 		e.dropFiles(l.files)
 		return true
 	})

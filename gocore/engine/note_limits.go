@@ -19,9 +19,7 @@ func (e *Engine) expect(t *note) {
 	e.notifier.queue(t)
 	e.expected.waiting.set(t)
 	e.expected.next = min(e.expected.next, t.limit)
-	if e.expected.next < e.armed { // not every call comes from a step, which looks at this by itself
-		e.armed, e.deferred.rearm = e.expected.next, true
-	}
+	e.rearm(e.expected.next)
 	e.deferred.notes = true
 }
 

@@ -123,10 +123,15 @@ func (e *Engine) stepAt(now clock.Time) {
 	if again := next <= now; again != e.again.Load() {
 		e.again.Store(again) // the core has more to cut: the caller sends these slices first, then runs another step
 	}
-	next = min(next, e.tailLimit())
-	if next < e.armed && next > now {
-		e.armed = next
-		e.deferred.rearm = true
+	if next = min(next, e.tailLimit()); next > now {
+		e.rearm(next)
+	}
+}
+
+// rearm makes the progress goroutine run a step at a time, or before. The caller holds e.mu.
+func (e *Engine) rearm(at clock.Time) {
+	if at < e.armed {
+		e.armed, e.deferred.rearm = at, true
 	}
 }
 
