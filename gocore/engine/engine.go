@@ -7,7 +7,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -319,29 +318,19 @@ func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 			continue
 		}
 		if reason := plug.Factory.Check(); reason != nil {
-			if err := e.config.Unavailable(p.name, reason); err != nil {
+			if err := e.leaveOut(p, reason); err != nil {
 				return err
 			}
-			p.reason = reason.Error()
 			continue
 		}
-		opened, err := plug.Factory.Open(ctx, e.settings(plug), p, p)
-		if errs.CodeOf(err) == errs.DeviceNotFound {
-			if failure := e.config.Unavailable(p.name, err); failure != nil {
-				return failure
-			}
-			p.reason = err.Error()
-			e.log.Warn("a transport is not used", "transport", p.name, "why", p.reason)
-			continue
-		}
+		opened, reason, err := e.openPlug(ctx, plug, p)
 		if err != nil {
 			return err
 		}
-		if reason := e.exposes(new(opened.Info())); reason != nil {
-			if err := cmp.Or(opened.Close(ctx), e.config.Unavailable(p.name, reason)); err != nil {
+		if reason != nil {
+			if err := e.leaveOut(p, reason); err != nil {
 				return err
 			}
-			p.reason = reason.Error()
 			e.log.Warn("a transport is not used", "transport", p.name, "why", p.reason)
 			continue
 		}
@@ -350,6 +339,27 @@ func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 	}
 	e.gatherPollers()
 	return e.checkExceptions()
+}
+
+// openPlug opens a transport, or returns the reason why it is left out.
+func (e *Engine) openPlug(ctx context.Context, plug Plug, p *port) (opened transport.Transport, reason, err error) {
+	opened, err = plug.Factory.Open(ctx, e.settings(plug), p, p)
+	if errs.CodeOf(err) == errs.DeviceNotFound {
+		return nil, err, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if reason := e.exposes(new(opened.Info())); reason != nil {
+		return nil, reason, opened.Close(ctx)
+	}
+	return opened, nil, nil
+}
+
+// leaveOut notes why a transport is not used, which is an error where somebody counts on it.
+func (e *Engine) leaveOut(p *port, reason error) error {
+	p.reason = reason.Error()
+	return e.config.Unavailable(p.name, reason)
 }
 
 func (e *Engine) coreOptions(o Options) dispatch.Options {
@@ -446,7 +456,7 @@ func (e *Engine) Transports() []string {
 	return names
 }
 
-// EventFd becomes readable when a watched batch has ended or a log record waits, NoteFd while notifications wait.
+// EventFd becomes readable when a watched batch has ended or a log record waits.
 func (e *Engine) EventFd() int { return e.signal.fd }
 
 // NoteFd is readable while notifications wait.
