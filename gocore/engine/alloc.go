@@ -182,9 +182,6 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 		wanted.HugePage = e.allocations.kernel.HugePages().Size
 	}
 	for _, p := range e.ports {
-		if p.transport == nil {
-			continue
-		}
 		if a, ok := transport.Find[transport.Allocator](p.transport); ok {
 			got, err := a.Allocate(wanted)
 			if err == nil {

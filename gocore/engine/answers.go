@@ -25,11 +25,9 @@ func (a *answers) Changed(from transport.Peer, epoch uint64) { (*Engine)(a).chan
 
 // Serve implements control.Handler.
 func (a *answers) Serve(ctx context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {
-	for _, p := range a.ports {
-		if p.name == name && p.transport != nil {
-			from.Self = false // our own calls do not come this way; see port.Call
-			return p.transport.Serve(ctx, from, message)
-		}
+	if p := (*Engine)(a).portNamed(name); p != nil && p.transport != nil {
+		from.Self = false // our own calls do not come this way; see port.Call
+		return p.transport.Serve(ctx, from, message)
 	}
 	return nil, errs.New(errs.NotImplemented, "serve", "transport %q is not open here", name).
 		WithScope(errs.ScopeTransport, errs.SideLocal)

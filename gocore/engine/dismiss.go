@@ -28,8 +28,8 @@ import (
 const dismissLimit = 5 * time.Second
 
 // Disconnect ends the access of the peers that match an ID, an address, or a pattern of identities (security.Names). It
-// returns when none of them can touch our memory any more, and how many they
-// were. They stay out while this engine and they themselves live. The error is InvalidEntry if there is none.
+// returns when none of them can touch our memory any more, and how many they were. They stay out while this engine and
+// they themselves live. The error is InvalidEntry if there is none.
 func (e *Engine) Disconnect(ctx context.Context, who string) (n int, err error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -69,9 +69,6 @@ func (e *Engine) dismiss(ctx context.Context, p transport.Peer, cause *errs.Erro
 func (e *Engine) endLanes(id transport.ID) {
 	e.server.Expel(id)
 	for _, port := range e.ports {
-		if port.transport == nil {
-			continue
-		}
 		if d, is := transport.Find[transport.Disconnecter](port.transport); is {
 			d.Disconnect(id)
 		}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 
@@ -53,17 +52,13 @@ func (e *Engine) Explain(r *Request) (*Explanation, error) {
 	out := e.explainPlan(c)
 	links := *c.peer.links.Load()
 	for i := range out.Routes {
-		port := e.portOf(out.Routes[i].Transport)
+		port := e.portNamed(out.Routes[i].Transport)
 		if x, is := transport.Find[transport.Explainer](port.transport); is {
 			out.Routes[i].Detail = x.Explain(links[port.index].link)
 		}
 		out.Routes[i].Sharing = e.shared.explain(port.name, int(port.index), clock.Now())
 	}
 	return out, nil
-}
-
-func (e *Engine) portOf(name string) *port {
-	return e.ports[slices.IndexFunc(e.ports, func(p *port) bool { return p.name == name })]
 }
 
 // explainPlan describes the plan of a call as the core would use it now. A link that will not come up by itself,

@@ -84,20 +84,14 @@ func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
 	if cause == nil || !cause.EndsPeer() {
 		return
 	}
-	p.mu.Lock()
-	gone := p.links[link].peer
-	p.mu.Unlock()
-	if gone != nil {
+	if gone := p.peerOf(link); gone != nil {
 		p.engine.peerGone(gone, cause)
 	}
 }
 
 // Fenced implements transport.Sink. Tasks that begin from now on carry the epoch; those of before end by the core.
 func (p *port) Fenced(link transport.Link, key transport.RemoteKey, epoch transport.Epoch) {
-	p.mu.Lock()
-	to := p.links[link].peer
-	p.mu.Unlock()
-	if to != nil {
+	if to := p.peerOf(link); to != nil {
 		to.hear(epoch)
 	}
 	p.notice(notice{kind: noticeFenced, rail: transport.Rail{Link: link}, key: key, epoch: epoch})
@@ -154,6 +148,13 @@ func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *er
 	p.early = rest
 	p.mu.Unlock()
 	return gone
+}
+
+// peerOf returns the peer of a link that is attached, or nil.
+func (p *port) peerOf(link transport.Link) *peer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.links[link].peer
 }
 
 // wasAttached reports whether Attach has returned the link or a newer one of its index. The caller holds mu.

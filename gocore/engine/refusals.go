@@ -29,8 +29,7 @@ type refusals struct {
 	planes []metrics.Refusals
 	told   map[refusalKey]*toldRefusal
 
-	second     clock.Time // that admissions counts
-	admissions int
+	admissions perSecond
 }
 
 type refusalKey struct {

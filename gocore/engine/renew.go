@@ -124,11 +124,7 @@ func (e *Engine) renewStale(stale []uint32, retired []dispatch.Retired) {
 		e.renewals.refresh(e.segments.numbered(stale))
 	}
 	for _, k := range retired {
-		port := e.ports[k.Transport]
-		port.mu.Lock()
-		of := port.links[k.Link].peer
-		port.mu.Unlock()
-		if of != nil {
+		if of := e.ports[k.Transport].peerOf(k.Link); of != nil {
 			e.renewals.add(of, func(w *renewal) { w.retired = append(w.retired, k) })
 		}
 	}

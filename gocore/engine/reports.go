@@ -265,12 +265,23 @@ func (e *Engine) reported(from transport.Peer, list []control.Traced) {
 // reportRates counts the reports of peers, second by second.
 type reportRates struct {
 	mu    sync.Mutex
-	peers map[transport.ID]*reportRate
+	peers map[transport.ID]*perSecond
 }
 
-type reportRate struct {
+// perSecond counts within a second.
+type perSecond struct {
 	begin clock.Time // of the second that n counts
 	n     int
+}
+
+// take returns how many of n more may happen now, of most in a second.
+func (s *perSecond) take(n, most int, now clock.Time) int {
+	if now.Sub(s.begin) >= time.Second {
+		*s = perSecond{begin: now}
+	}
+	n = min(n, most-s.n)
+	s.n += n
+	return n
 }
 
 // admit returns how many of n reports may become events now.
@@ -280,7 +291,7 @@ func (r *reportRates) admit(from transport.ID, n int, now clock.Time) int {
 	rate := r.peers[from]
 	if rate == nil {
 		if r.peers == nil {
-			r.peers = make(map[transport.ID]*reportRate)
+			r.peers = make(map[transport.ID]*perSecond)
 		}
 		if len(r.peers) >= heardPeers {
 			for id, old := range r.peers {
@@ -292,13 +303,8 @@ func (r *reportRates) admit(from transport.ID, n int, now clock.Time) int {
 		if len(r.peers) >= heardPeers {
 			return 0
 		}
-		rate = &reportRate{begin: now}
+		rate = &perSecond{begin: now}
 		r.peers[from] = rate
 	}
-	if now.Sub(rate.begin) >= time.Second {
-		*rate = reportRate{begin: now}
-	}
-	n = min(n, heardEvery-rate.n)
-	rate.n += n
-	return n
+	return rate.take(n, heardEvery, now)
 }

@@ -30,9 +30,6 @@ func (p *port) adopt(opened transport.Transport) {
 func (e *Engine) gatherPollers() {
 	e.pollers, e.copiers, e.parkers, e.exclusives = nil, nil, nil, nil
 	for _, p := range e.ports {
-		if p.transport == nil {
-			continue
-		}
 		if parker, ok := transport.Find[transport.Parker](p.transport); ok {
 			exclusive, _ := transport.Find[transport.Exclusive](p.transport)
 			e.parkers, e.exclusives = append(e.parkers, parker), append(e.exclusives, exclusive)
@@ -85,6 +82,7 @@ func (e *Engine) SwapTransportForTest(ctx context.Context, slot string, plug Plu
 	return err
 }
 
+// portNamed returns the port of a transport, nil if there is none.
 func (e *Engine) portNamed(name string) *port {
 	for _, p := range e.ports {
 		if p.name == name {

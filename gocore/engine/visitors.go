@@ -179,9 +179,6 @@ func (e *Engine) openVisitors() map[transport.ID]bool {
 		open[id] = true
 	}
 	for _, port := range e.ports {
-		if port.transport == nil {
-			continue
-		}
 		if t, is := transport.Find[transport.Visited](port.transport); is {
 			for _, id := range t.Visitors() {
 				open[id] = true
@@ -219,9 +216,6 @@ func (e *Engine) mappings() (peers map[transport.ID]bool, unknown bool) {
 func (e *Engine) closeDoor(id transport.ID) {
 	e.server.Expel(id)
 	for _, port := range e.ports {
-		if port.transport == nil {
-			continue
-		}
 		d, disconnects := transport.Find[transport.Disconnecter](port.transport)
 		if _, names := transport.Find[transport.Visited](port.transport); disconnects && !names {
 			d.Disconnect(id)
@@ -235,16 +229,10 @@ func (e *Engine) admitted(p transport.Peer, proof security.Proof, isNew bool) {
 	if !isNew {
 		return
 	}
-	r := e.refusals
-	now := clock.Now()
-	r.mu.Lock()
-	if now.Sub(r.second) >= time.Second {
-		r.second, r.admissions = now, 0
-	}
-	r.admissions++
-	quiet := r.admissions > admissionsMax
-	r.mu.Unlock()
-	if !quiet {
+	e.refusals.mu.Lock()
+	told := e.refusals.admissions.take(1, admissionsMax, clock.Now()) > 0
+	e.refusals.mu.Unlock()
+	if told {
 		e.announce(&event.Event{Kind: event.PeerAdmitted, Peer: p.Address, Note: p.Identity})
 	}
 }

@@ -13,8 +13,8 @@ type Selective interface {
 	Lacks(optional any) bool
 }
 
-// Find returns an optional interface of a transport. A decorator has those of its inner transport and no others: its
-// own implementation of one comes before the inner one's.
+// Find returns an optional interface of a transport, none of a nil one. A decorator has those of its inner transport
+// and no others: its own implementation of one comes before the inner one's.
 func Find[T any](t Transport) (found T, is bool) {
 	outermost := true
 	for {
