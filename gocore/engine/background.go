@@ -40,3 +40,11 @@ func eachOf[T any](list []T, most int, work func(T)) {
 	}
 	working.Wait()
 }
+
+// wake leaves a token in a channel with room for one, unless one is there.
+func wake(token chan<- struct{}) {
+	select {
+	case token <- struct{}{}:
+	default:
+	}
+}

@@ -253,10 +253,7 @@ func (e *Engine) finish(b *batch, dirty bool) {
 	if b.counted {
 		b.counted = false
 		if e.active--; e.active == 0 && e.closing {
-			select {
-			case e.idle <- struct{}{}:
-			default:
-			}
+			wake(e.idle)
 		}
 	}
 	for i, w := range b.waiters {

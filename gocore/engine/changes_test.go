@@ -55,12 +55,12 @@ func TestATransportWithoutReplacesReplacesNoDescriptor(t *testing.T) {
 	stays.stays = true
 	w := newWorkshopOf(t, changes, stays)
 	r := w.region("kv")
-	was, another := r.descriptor(1), transport.Descriptor("another")
+	was, another := r.descriptors()["stays"], transport.Descriptor("another")
 	for i, p := range w.ports {
 		p.Describe(r.key(i), another)
 	}
-	require.Equal(t, another, r.descriptor(0))
-	require.Equal(t, was, r.descriptor(1))
+	require.Equal(t, another, r.descriptors()["changes"])
+	require.Equal(t, was, r.descriptors()["stays"])
 	require.Len(t, w.ports[0].own, 1)
 	require.Nil(t, w.ports[1].own)
 	require.NoError(t, w.CloseRegion(t.Context(), r.ID))

@@ -175,12 +175,7 @@ func (g *gates) desert(list []dispatch.GateID) {
 }
 
 // rouse wakes the goroutine.
-func (g *gates) rouse() {
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
-}
+func (g *gates) rouse() { wake(g.wake) }
 
 // poll looks at all gates once, and returns how many have opened or failed. One goroutine looks at a time: others find
 // nothing.

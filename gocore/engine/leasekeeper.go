@@ -80,10 +80,7 @@ func (k *leaseKeeper) scheduleLocked(l *region) {
 		k.works = true
 		k.running.Go(k.run)
 	case l.lease.place == 0:
-		select {
-		case k.wake <- struct{}{}:
-		default:
-		}
+		wake(k.wake)
 	}
 }
 

@@ -6,18 +6,12 @@ import (
 	"github.com/tent-engine/tent/gocore/vmem"
 )
 
-// look returns why the memory of a region cannot be used. A range that the kernel maps for reading only makes a region
-// that is read-only. Each kind of memory is looked at in its own way; the transports of a device know its addresses.
+// look returns why memory of the host cannot be used. A range that the kernel maps for reading only makes a region that
+// is read-only. Memory of a device is not looked at: its transports know its addresses.
 func look(r *region) *errs.Error {
-	switch r.Kind {
-	case mem.Host:
-		return lookAtHost(r)
-	default:
+	if r.Kind != mem.Host {
 		return nil
 	}
-}
-
-func lookAtHost(r *region) *errs.Error {
 	const cure = "register memory that is there, and keep it until its region is closed, or register it as growable"
 	use, at := vmem.Range(r.Addr, r.Size)
 	switch {

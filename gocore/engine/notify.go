@@ -330,11 +330,16 @@ func (n *notifier) finish(o *outgoing, err *errs.Error) {
 	if err == nil {
 		n.sent.Add(uint64(len(list)))
 	}
+	n.answer(list, err)
+	n.pump()
+}
+
+// answer ends the wait of the batches of notes that their peer has taken, or has not, for a cause.
+func (n *notifier) answer(list []*note, cause *errs.Error) {
 	for _, w := range list {
-		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: err})
+		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: cause})
 	}
 	n.engine.runSteps()
-	n.pump()
 }
 
 // gone fails the notes that wait for a peer that has ended.
@@ -346,10 +351,7 @@ func (n *notifier) gone(p *peer, cause *errs.Error) {
 		list, o.waiting, o.stale = o.waiting, nil, 0
 	}
 	n.mu.Unlock()
-	for _, w := range list {
-		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: cause})
-	}
-	n.engine.runSteps()
+	n.answer(list, cause)
 }
 
 // forget drops the record of a peer nobody has open.
@@ -379,10 +381,7 @@ func (n *notifier) close() {
 		o.flying, o.waiting = nil, nil
 	}
 	n.mu.Unlock()
-	for _, w := range list {
-		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: closedError()})
-	}
-	n.engine.runSteps()
+	n.answer(list, closedError())
 }
 
 // encodeNotes packs notes: count u16, then number u64, bytes of name u8, trace u8 and message u32, name, trace, message

@@ -98,7 +98,7 @@ func (e *Engine) update(to rights, known uint64) *control.Offer {
 	d := e.describeSelf(steps + 1)
 	for _, r := range open {
 		if to.sees(r) {
-			d.Regions = append(d.Regions, e.describe(r))
+			d.Regions = append(d.Regions, describe(r))
 		}
 	}
 	e.seal(d)

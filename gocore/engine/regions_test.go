@@ -14,7 +14,7 @@ import (
 )
 
 func testRegion(addr uintptr, size uint64) *region {
-	return &region{Region: mem.Region{Addr: addr, Size: size}}
+	return &region{engine: new(Engine), Region: mem.Region{Addr: addr, Size: size}}
 }
 
 // opened adds a region under the next number.

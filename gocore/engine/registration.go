@@ -78,14 +78,6 @@ func (p *port) registered(key transport.LocalKey, descriptor transport.Descripto
 	return &registration{key: key, why: why}
 }
 
-// descriptor is the region's on a transport, for peers; nil where it has none.
-func (r *region) descriptor(i int) transport.Descriptor {
-	if at := r.on[i].Load(); at != nil {
-		return at.descriptor
-	}
-	return nil
-}
-
 // whyNot returns the reason why the region is not on a transport, or not shared there, "" if there is none.
 func (r *region) whyNot(p *port) string {
 	at := r.on[p.index].Load()
@@ -104,12 +96,12 @@ func (r *region) isPending(p *port) bool {
 	return slices.Contains(r.registering.pending, p)
 }
 
-// descriptors are those of the region, by transport.
+// descriptors are those of the region for peers, by transport.
 func (r *region) descriptors() map[string]transport.Descriptor {
 	list := make(map[string]transport.Descriptor)
 	for i, p := range r.engine.ports {
-		if d := r.descriptor(i); len(d) > 0 {
-			list[p.name] = d
+		if at := r.on[i].Load(); at != nil && len(at.descriptor) > 0 {
+			list[p.name] = at.descriptor
 		}
 	}
 	return list

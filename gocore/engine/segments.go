@@ -363,7 +363,7 @@ func (e *Engine) description(listed func(*region) bool) *segment.Description {
 	d := e.describeSelf(e.describedEpoch()) // read before the regions: a change meanwhile is of the next one
 	for _, r := range e.regions.offered() {
 		if listed(r) {
-			d.Regions = append(d.Regions, e.describe(r))
+			d.Regions = append(d.Regions, describe(r))
 		}
 	}
 	e.seal(d)
@@ -390,21 +390,16 @@ func (e *Engine) seal(d *segment.Description) {
 	}
 }
 
-func (e *Engine) describe(r *region) segment.Region {
+func describe(r *region) segment.Region {
 	s := segment.Region{ID: r.ID, Name: r.Name, Addr: uint64(r.Addr), Size: r.Size, Location: r.Location, Kind: r.Kind,
 		Permission: r.Permission, ReadOnly: r.ReadOnly, Registered: r.registered,
-		Descriptors: map[string]transport.Descriptor{}}
+		Descriptors: r.descriptors()}
 	switch {
 	case r.lease == nil:
 	case r.isFirst():
 		s.Addr, s.Lease = 0, r.ID
 	default:
 		s.Addr, s.Lease, s.Start = 0, r.lease.of.ID, r.lease.start
-	}
-	for i, p := range e.ports {
-		if d := r.descriptor(i); len(d) > 0 {
-			s.Descriptors[p.name] = d
-		}
 	}
 	return s
 }

@@ -273,12 +273,7 @@ func (e *Engine) outbox(link plan.LinkID, rail uint16) *outbox {
 }
 
 // wakeProgress wakes the progress goroutine.
-func (e *Engine) wakeProgress() {
-	select {
-	case e.progressWake <- struct{}{}:
-	default:
-	}
-}
+func (e *Engine) wakeProgress() { wake(e.progressWake) }
 
 // progress is the fallback: it keeps deadlines and takes over steps that callers left. It sleeps while there is no
 // work, so an idle engine uses no CPU.

@@ -168,12 +168,7 @@ func (e *Engine) park(id dispatch.BatchID, now, until clock.Time) dispatch.State
 	unexpected := e.parkInKernel(id, w, now, until)
 	arm(e.pollers)
 	if unexpected {
-		w.timer.Reset(max(0, until.Sub(clock.Now())))
-		select {
-		case <-w.wake:
-		case <-w.timer.C:
-		}
-		w.timer.Stop()
+		w.await(max(0, until.Sub(clock.Now())))
 	}
 	e.releaseWaiter(id, w)
 	return e.page.state(id)
@@ -328,12 +323,7 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 	}
 	e.unlockAndDrain()
 	if ended < need {
-		w.timer.Reset(timeout)
-		select {
-		case <-w.wake:
-		case <-w.timer.C:
-		}
-		w.timer.Stop()
+		w.await(timeout)
 	}
 	e.mu.Lock()
 	for _, id := range ids {

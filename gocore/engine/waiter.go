@@ -58,12 +58,19 @@ func (w *waiter) close() {
 	}
 }
 
+// await parks on the channel until the waiter is woken, or for limit.
+func (w *waiter) await(limit time.Duration) {
+	w.timer.Reset(limit)
+	select {
+	case <-w.wake:
+	case <-w.timer.C:
+	}
+	w.timer.Stop()
+}
+
 // wakeUp wakes the waiter's thread wherever it is parked. It never blocks.
 func (w *waiter) wakeUp() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	wake(w.wake)
 	if w.parked.Load() {
 		w.signal.raise()
 	}
