@@ -92,7 +92,7 @@ func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), 
 // whole, otherwise the peer may send its changes alone.
 func (c *Client) Describe(ctx context.Context, peer transport.Peer,
 	known *segment.Description) (*segment.Description, error) {
-	request := &controlpb.DescribeRequest{Call: c.header(peer), Update: true}
+	request := &controlpb.DescribeRequest{Call: c.header(), Update: true}
 	if known != nil {
 		request.KnownEpoch = known.Epoch
 	}
@@ -149,7 +149,7 @@ func (c *Client) Call(ctx context.Context, peer transport.Peer, transportName st
 	if err := c.checkSize(peer, message); err != nil {
 		return nil, err
 	}
-	request := &controlpb.TransportRequest{Call: c.header(peer), Transport: transportName, Message: message}
+	request := &controlpb.TransportRequest{Call: c.header(), Transport: transportName, Message: message}
 	reply, err := call(ctx, c, "control.call", peer,
 		func(ctx context.Context, k *conn) (*controlpb.TransportReply, error) {
 			return k.stub.Transport(ctx, request)
@@ -163,7 +163,7 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 	if err := c.checkSize(peer, message); err != nil {
 		return err
 	}
-	request := &controlpb.NotifyRequest{Call: c.header(peer), Sequence: seq, Message: message}
+	request := &controlpb.NotifyRequest{Call: c.header(), Sequence: seq, Message: message}
 	_, err := call(ctx, c, "control.notify", peer,
 		func(ctx context.Context, k *conn) (*controlpb.NotifyReply, error) {
 			return k.stub.Notify(ctx, request)
@@ -174,7 +174,7 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 // Probe returns the time of a round trip on a connection that is made if there is none. A peer without an ID is any
 // engine that answers at its address.
 func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration, error) {
-	request := &controlpb.ProbeRequest{Call: c.header(peer)}
+	request := &controlpb.ProbeRequest{Call: c.header()}
 	return call(ctx, c, "control.probe", peer,
 		func(ctx context.Context, k *conn) (time.Duration, error) {
 			start := time.Now()
@@ -183,7 +183,7 @@ func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration,
 		})
 }
 
-func (c *Client) header(peer transport.Peer) *controlpb.Call {
+func (c *Client) header() *controlpb.Call {
 	return &controlpb.Call{From: toIdentity(c.options.Self())}
 }
 
@@ -266,6 +266,15 @@ func callAt[R any](ctx context.Context, c *Client, op string, peer transport.Pee
 // isBroken reports that gRPC lost the connection, as opposed to an answer of the peer.
 func isBroken(err error) bool {
 	return status.Code(err) == codes.Unavailable && len(status.Convert(err).Details()) == 0
+}
+
+// notImplemented returns the error of a call that older peers do not have, NotImplemented from one of these.
+func notImplemented(op string, peer transport.Peer, err error) error {
+	if status.Code(err) != codes.Unimplemented {
+		return err
+	}
+	return errs.New(errs.NotImplemented, op, "the peer does not know this call").
+		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(peer.Address, "", "")
 }
 
 // explain turns an error of gRPC into ours.

@@ -3,25 +3,17 @@ package control
 import (
 	"context"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/tent-engine/tent/gocore/control/controlpb"
-	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Changed says to a peer that our description has an epoch now. NotImplemented: the peer is older than this call.
 func (c *Client) Changed(ctx context.Context, peer transport.Peer, epoch uint64) error {
-	request := &controlpb.ChangedRequest{Call: c.header(peer), Epoch: epoch}
+	request := &controlpb.ChangedRequest{Call: c.header(), Epoch: epoch}
 	_, err := call(ctx, c, "control.changed", peer,
 		func(ctx context.Context, k *conn) (*controlpb.ChangedReply, error) {
 			reply, err := k.stub.Changed(ctx, request)
-			if status.Code(err) == codes.Unimplemented {
-				return nil, errs.New(errs.NotImplemented, "control.changed", "the peer does not know this call").
-					WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(peer.Address, "", "")
-			}
-			return reply, err
+			return reply, notImplemented("control.changed", peer, err)
 		})
 	return err
 }

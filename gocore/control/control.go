@@ -31,6 +31,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -122,12 +123,7 @@ const (
 )
 
 func (o Options) withDefaults() Options {
-	if o.Version == "" {
-		o.Version = Version
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Version, o.Log = cmp.Or(o.Version, Version), cmp.Or(o.Log, slog.Default())
 	if o.Refused == nil {
 		o.Refused = func(transport.Refusal, string, error) {}
 	}
@@ -140,24 +136,13 @@ func (o Options) withDefaults() Options {
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext
 	}
-	for _, each := range []struct {
-		value    *time.Duration
-		standard time.Duration
-	}{
-		{&o.ConnectTimeout, 1500 * time.Millisecond}, {&o.HandshakeTimeout, 1800 * time.Millisecond},
-		{&o.CallTimeout, 10 * time.Second}, {&o.IdleTimeout, time.Minute},
-	} {
-		if *each.value <= 0 {
-			*each.value = each.standard
-		}
-	}
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 1500*time.Millisecond)
+	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout, 1800*time.Millisecond)
+	o.CallTimeout = cmp.Or(o.CallTimeout, 10*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Minute)
+	o.ConnectionsMax = cmp.Or(o.ConnectionsMax, 1024)
+	o.MessageMax = cmp.Or(o.MessageMax, 1<<20)
 	o.Limits = o.Limits.withDefaults()
-	if o.ConnectionsMax <= 0 {
-		o.ConnectionsMax = 1024
-	}
-	if o.MessageMax <= 0 {
-		o.MessageMax = 1 << 20
-	}
 	return o
 }
 

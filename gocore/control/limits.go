@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -38,18 +39,9 @@ const (
 )
 
 func (l Limits) withDefaults() Limits {
-	for _, each := range []struct {
-		value    *int
-		standard int
-	}{
-		{&l.Connections, 1024}, {&l.ConnectionsPerPeer, 8}, {&l.Strangers, 256}, {&l.SilentPerHost, 16},
-		{&l.CallsPerSecond, 4000}, {&l.Reception, 32 << 20},
-	} {
-		if *each.value <= 0 {
-			*each.value = each.standard
-		}
-	}
-	return l
+	return Limits{Connections: cmp.Or(l.Connections, 1024), ConnectionsPerPeer: cmp.Or(l.ConnectionsPerPeer, 8),
+		Strangers: cmp.Or(l.Strangers, 256), SilentPerHost: cmp.Or(l.SilentPerHost, 16),
+		CallsPerSecond: cmp.Or(l.CallsPerSecond, 4000), Reception: cmp.Or(l.Reception, 32<<20)}
 }
 
 // limitOptions are the limits that gRPC itself enforces.

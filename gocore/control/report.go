@@ -3,9 +3,6 @@ package control
 import (
 	"context"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/tent-engine/tent/gocore/control/controlpb"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -49,7 +46,7 @@ type Traced struct {
 // Report sends a peer turns of traced transfers, at most ReportsMax. The peer may see them twice when the connection
 // breaks meanwhile. NotImplemented: the peer is older than this call.
 func (c *Client) Report(ctx context.Context, peer transport.Peer, list []Traced) error {
-	request := &controlpb.ReportRequest{Call: c.header(peer), Reports: make([]*controlpb.Traced, len(list))}
+	request := &controlpb.ReportRequest{Call: c.header(), Reports: make([]*controlpb.Traced, len(list))}
 	for i, t := range list {
 		request.Reports[i] = &controlpb.Traced{Trace: []byte(t.Trace), Turn: controlpb.Turn(t.Turn), Bytes: t.Bytes,
 			Code: uint32(t.Code), Cause: []byte(t.Cause[:min(len(t.Cause), causeMax)])}
@@ -57,11 +54,7 @@ func (c *Client) Report(ctx context.Context, peer transport.Peer, list []Traced)
 	_, err := call(ctx, c, "control.report", peer,
 		func(ctx context.Context, k *conn) (*controlpb.ReportReply, error) {
 			reply, err := k.stub.Report(ctx, request)
-			if status.Code(err) == codes.Unimplemented {
-				return nil, errs.New(errs.NotImplemented, "control.report", "the peer does not know this call").
-					WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(peer.Address, "", "")
-			}
-			return reply, err
+			return reply, notImplemented("control.report", peer, err)
 		})
 	return err
 }
