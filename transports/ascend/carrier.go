@@ -89,7 +89,8 @@ func (t *ascend) carry() {
 	}
 }
 
-// gatherLocked lists the slices to post and to ask about, and reports whether any is out.
+// gatherLocked lists the slices to post and to ask about, and the ends of those that are fenced. It reports whether any
+// is out.
 func (t *ascend) gatherLocked() (waits bool) {
 	c, now := &t.carrier, clock.Now()
 	c.post, c.asks, c.asked = c.post[:0], c.asks[:0], c.asked[:0]
@@ -143,26 +144,30 @@ func (c *carrier) askLocked(e *entry, now clock.Time) {
 	}
 }
 
-// popLocked takes the most urgent slice of a link that it can carry out, and lists it as posted.
+// popLocked takes the most urgent slice of a link that it can carry out, and lists it as posted. Slices that the owner
+// has fenced end here: a fence finds none that HIXL has no room for a moment later, and none that waits for a hello.
 func (l *link) popLocked() *entry {
-	class := l.queue.Urgent()
-	if class == kit.Classes {
-		return nil
+	for class := l.queue.Urgent(); class != kit.Classes; class = l.queue.Urgent() {
+		e := l.queue.List(class).First()
+		l.queue.Leave(class, &e.place)
+		if fence := e.far.refuses(e.slice.Epoch); fence != nil {
+			l.t.carrier.ends = l.endLocked(l.t.carrier.ends, e, fence)
+			continue
+		}
+		l.posted.PushBack(e, &e.place)
+		l.used = clock.Now()
+		if e.due == 0 {
+			e.due = l.used.Add(l.t.settings.TransferTimeout)
+		}
+		return e
 	}
-	e := l.queue.List(class).First()
-	l.queue.Leave(class, &e.place)
-	l.posted.PushBack(e, &e.place)
-	l.used = clock.Now()
-	if e.due == 0 {
-		e.due = l.used.Add(l.t.settings.TransferTimeout)
-	}
-	return e
+	return nil
 }
 
 // turn posts and asks, and handles the answers. It reports whether anything was posted or has ended.
 func (t *ascend) turn() bool {
 	c := &t.carrier
-	if len(c.post) == 0 && len(c.asks) == 0 {
+	if len(c.post) == 0 && len(c.asks) == 0 && len(c.ends) == 0 {
 		return false
 	}
 	i := &t.instance
@@ -183,7 +188,7 @@ func (t *ascend) turn() bool {
 	}
 	i.gate.RUnlock()
 	t.mu.Lock()
-	moved := false
+	moved := len(c.ends) > 0
 	for n := range c.post {
 		moved = t.postedLocked(&c.post[n]) || moved
 	}
