@@ -85,7 +85,7 @@ func onHost() *transporttest.Device {
 	return &transporttest.Device{Kind: mem.Host, Location: "cpu:0",
 		Allocate: func(t *testing.T, size int) uintptr {
 			addr, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
-				unix.MAP_PRIVATE|unix.MAP_ANON)
+				unix.MAP_SHARED|unix.MAP_ANON)
 			require.NoError(t, err)
 			return uintptr(addr)
 		},

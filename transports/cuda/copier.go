@@ -125,17 +125,17 @@ func (t *copier) Fence(rail transport.Rail) {
 // region is registered memory.
 type region struct {
 	mem.Region
-	ordinal int      // of its device, -1 for the host
-	kept    bool     // pinned by us, until Deregister
-	pinned  bool     // memory of the host that devices reach
-	door    kit.Door // for peers that attach later; those that are attached see their pages, or are told
+	ordinal int         // of its device, -1 for the host
+	pinned  atomic.Bool // memory of the host that devices reach
+	door    kit.Door    // for peers that attach later; those that are attached see their pages, or are told
 
 	name atomic.Pointer[hazard.Region] // Remap changes it
 
 	unshared atomic.Pointer[error] // why other hosts cannot map it, of mnnvl; nil where they can
 
-	mu  sync.Mutex      // of Remap and Deregister
-	old []hazard.Region // names of before
+	mu   sync.Mutex      // of Remap and Deregister
+	old  []hazard.Region // names of before
+	kept bool            // pinned by us, until Deregister
 }
 
 // place checks memory that is to be registered.
@@ -162,7 +162,8 @@ func (t *copier) keep(r *region) {
 	if !t.pins || r.ordinal >= 0 {
 		return
 	}
-	if r.pinned = driver.Pinned(r.Addr, r.Size); r.pinned {
+	if driver.Pinned(r.Addr, r.Size) {
+		r.pinned.Store(true)
 		return // by the program
 	}
 	err := driver.Keep(keeper, r.Addr, r.Size)
@@ -170,15 +171,33 @@ func (t *copier) keep(r *region) {
 		t.unkept.Store(&err)
 		t.host.Log().Warn("a region of the host is not pinned", "region", r.Name, "err", err)
 	}
-	r.pinned = r.kept
+	r.pinned.Store(r.kept)
+}
+
+// keepAnew pins the pages that are behind a region of the host now. Those that the program has pinned, or another
+// region, may be the pages of before: the processor copies them from then on, by their addresses.
+func (t *copier) keepAnew(r *region) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pinned.Store(false)
+	if !r.kept {
+		return nil
+	}
+	if err := r.unkeep(); err != nil {
+		return err
+	}
+	t.keep(r)
+	return nil
 }
 
 // unkeep ends the pinning of keep.
 func (r *region) unkeep() error {
-	if r.kept {
-		return driver.Unkeep(keeper, r.Addr)
+	if !r.kept {
+		return nil
 	}
-	return nil
+	err := driver.Unkeep(keeper, r.Addr)
+	r.kept = err != nil
+	return err
 }
 
 // keeper is the device by which memory of the host is pinned, for all of them.

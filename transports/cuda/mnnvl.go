@@ -212,14 +212,14 @@ func (t *mnnvl) Revoke(ctx context.Context, key transport.LocalKey, peer *transp
 }
 
 // Remap implements transport.Remapper: guests have mapped the chunks of before. The region gets another name, under
-// which they ask for the new ones.
+// which they ask for the new ones. Nobody maps memory of the host.
 func (t *mnnvl) Remap(ctx context.Context, key transport.LocalKey, _ transport.Remapped) error {
 	r := t.regions.Lookup(key)
 	if r == nil {
 		return kit.NoRegion("mnnvl.remap", key)
 	}
 	if r.ordinal < 0 {
-		return nil // nobody maps memory of the host
+		return t.keepAnew(r)
 	}
 	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
 	defer cancel()

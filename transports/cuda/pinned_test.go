@@ -3,9 +3,12 @@
 package cuda
 
 import (
+	"bytes"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -66,4 +69,71 @@ func TestRegionsOfTheHostArePinnedWhileTheyAreRegistered(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Behind a Remap nothing reaches the pages that were pinned before, at either end of a transfer. So it is where the
+// driver refuses the new ones, too.
+func TestARemapPinsThePagesOfNow(t *testing.T) {
+	for _, ours := range []bool{false, true} {
+		for _, refused := range []bool{false, true} {
+			t.Run(fmt.Sprintf("ours %v, refused %v", ours, refused), func(t *testing.T) {
+				fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+					remapPinned(t, gpu, ours, refused)
+				})
+			})
+		}
+	}
+}
+
+func remapPinned(t *testing.T, gpu *fake.Loaded, ours, refused bool) {
+	const n = 3 * 4096
+	here, there, op := onDevice(0), onHost(), transport.Write
+	if ours {
+		here, there, op = onHost(), onDevice(0), transport.Read
+	}
+	w := transporttest.NewWorld(t, suiteOf(here, there, Settings{HostRegister: true}))
+	near, far := w.Open("near"), w.Open("far")
+	link := near.Connect(t, far)
+	local, offered := near.Register(t, n, mem.LocalReadWrite), far.Register(t, n, mem.GlobalReadWrite)
+	remote := link.Import(t, offered)
+	device, host, owner := local, offered, far.Transport.(*nvlink)
+	if ours {
+		device, host, owner = offered, local, near.Transport.(*nvlink)
+	}
+	move := func(mark byte) {
+		want := bytes.Repeat([]byte{mark}, n)
+		require.NoError(t, gpu.Poke(device.Addr, want))
+		link.Must(t, link.Slice(op, link.Rail(t), local, 0, remote, 0, n))
+		require.Equal(t, want, mem.Bytes(host.Addr, n))
+	}
+	move(1)
+	pinned := gpu.Stats().Pinned
+	old := exchangePages(t, host.Addr, n)
+	if refused {
+		gpu.Inject("cuMemHostRegister_v2", 1, 2, false)
+	}
+	require.NoError(t, owner.Remap(t.Context(), host.Key, transport.Remapped{Length: n}))
+	if refused {
+		require.Equal(t, pinned-1, gpu.Stats().Pinned)
+		require.Contains(t, owner.unpinned(), "CUDA_ERROR_OUT_OF_MEMORY")
+	} else {
+		require.Equal(t, pinned, gpu.Stats().Pinned)
+	}
+	move(2)
+	require.Equal(t, bytes.Repeat([]byte{1}, n), old, "the pages of before")
+}
+
+// exchangePages maps other pages with the same bytes behind a range, and returns the range in those of before.
+func exchangePages(t *testing.T, addr uintptr, bytes int) (old []byte) {
+	page := uintptr(unix.Getpagesize())
+	first := addr &^ (page - 1)
+	size := (addr + uintptr(bytes) - first + page - 1) &^ (page - 1)
+	kept, err := unix.MremapPtr(mem.Pointer(first), 0, nil, size, unix.MREMAP_MAYMOVE)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.MunmapPtr(kept, size) })
+	_, err = unix.MmapPtr(-1, 0, mem.Pointer(first), size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_ANON|unix.MAP_FIXED)
+	require.NoError(t, err)
+	copy(mem.Bytes(first, int(size)), mem.Bytes(uintptr(kept), int(size)))
+	return mem.Bytes(uintptr(kept)+addr-first, bytes)
 }

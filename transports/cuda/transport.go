@@ -158,14 +158,15 @@ func (t *nvlink) Revoke(ctx context.Context, key transport.LocalKey, peer *trans
 }
 
 // Remap implements transport.Remapper: peers of other processes have mapped the chunks of before. The region gets
-// another name, under which they ask for the new ones; by the old name nothing moves any more.
+// another name, under which they ask for the new ones; by the old name nothing moves any more. Memory of the host is
+// mapped by nobody.
 func (t *nvlink) Remap(ctx context.Context, key transport.LocalKey, _ transport.Remapped) error {
 	r := t.regions.Lookup(key)
 	if r == nil {
 		return kit.NoRegion("nvlink.remap", key)
 	}
 	if r.ordinal < 0 {
-		return nil // nobody maps memory of the host
+		return t.keepAnew(r)
 	}
 	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
 	defer cancel()

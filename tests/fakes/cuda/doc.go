@@ -21,6 +21,8 @@
 //	cuMemGetAddressRange of the VMM is one mapping              NCCL and UCX walk buffers so
 //	a copy from memory that is not pinned returns when it is    CUDA driver API, synchronization behavior
 //	  done, every other one at once
+//	registered pages of the host are reached until they are     the same, cuMemHostRegister: it locks the pages
+//	  given back, also when others are mapped in their place
 //	a sticky error comes back from every call on its context    CUDA driver API, cudaError_enum, codes 700 and others
 //	an event of another device's context is 400                 the same, cuEventRecord
 //	a legacy handle opened for a device without a way 217, and  CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED

@@ -117,6 +117,8 @@ void fake_remove(struct range *r) {
 		}
 	if (r->physical)
 		fake_drop(r->physical);
+	if (r->pages)
+		munmap(r->pages - r->start % PAGE, rounded(r->start % PAGE + r->size, PAGE));
 	free(r);
 }
 
@@ -166,7 +168,7 @@ static int resolve(uint64_t address, int device, uint64_t *bytes, char **at, str
 		return INVALID_VALUE;
 	if (!r || r->kind == PINNED) {
 		*pageable |= !r;
-		*at = (char *)address;
+		*at = r && r->pages ? r->pages + (address - r->start) : (char *)address;
 		for (struct range *o = fake_ranges; o; o = o->next) /* up to the next range of a device */
 			if (o->kind != PINNED && o->start > address && o->start - address < *bytes)
 				return INVALID_VALUE;
@@ -333,7 +335,10 @@ API int cuMemHostRegister_v2(void *address, size_t size, unsigned flags) {
 	for (struct range *r = fake_ranges; r; r = r->next)
 		if ((uint64_t)address < r->start + r->size && r->start < (uint64_t)address + size)
 			return fake_leave(r->kind == PINNED ? HOST_ALREADY_REGISTERED : INVALID_VALUE);
-	fake_add((uint64_t)address, size, PINNED, current->device);
+	struct range *r = fake_add((uint64_t)address, size, PINNED, current->device);
+	uint64_t into = (uint64_t)address % PAGE;
+	char *pages = mremap((char *)address - into, 0, rounded(into + size, PAGE), MREMAP_MAYMOVE); /* if they are shared */
+	r->pages = pages == MAP_FAILED ? NULL : pages + into;
 	fake_stats.pinned++;
 	return fake_leave(OK);
 }
