@@ -13,6 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -136,4 +137,40 @@ func exchangePages(t *testing.T, addr uintptr, bytes int) (old []byte) {
 	require.NoError(t, err)
 	copy(mem.Bytes(first, int(size)), mem.Bytes(uintptr(kept), int(size)))
 	return mem.Bytes(uintptr(kept)+addr-first, bytes)
+}
+
+// A program may have pinned its memory in parts, as SGLang's HiCache does. The driver makes no copy that lies in two of
+// them, or in one and beside it: bytes of such a region go the usual way, and the reason can be read.
+func TestMemoryThatIsPinnedInPartsIsNoPinnedRegion(t *testing.T) {
+	for name, parts := range map[string][2][2]uintptr{"side by side": {{0, 3}, {3, 9}}, "apart": {{0, 3}, {6, 9}}} {
+		t.Run(name, func(t *testing.T) {
+			fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+				const page, n = 4096, 8 * 4096
+				host := onHost()
+				allocate, free := host.Allocate, host.Free
+				host.Allocate = func(t *testing.T, size int) uintptr {
+					at := allocate(t, size)
+					for _, part := range parts {
+						require.NoError(t, driver.Keep(0, at+part[0]*page, uint64(part[1]-part[0])*page))
+					}
+					return at
+				}
+				host.Free = func(at uintptr, size int) {
+					for _, part := range parts {
+						require.NoError(t, driver.Unkeep(0, at+part[0]*page))
+					}
+					free(at, size)
+				}
+				w := transporttest.NewWorld(t, suiteOf(onDevice(0), host, Settings{HostRegister: true}))
+				near, far := w.Open("near"), w.Open("far")
+				link := near.Connect(t, far)
+				local, offered := near.Register(t, n, mem.LocalReadWrite), far.Register(t, n, mem.GlobalReadWrite)
+				remote := link.Import(t, offered)
+				local.Fill(1, 0, n)
+				link.Must(t, link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, n))
+				require.NoError(t, remote.Check(1, 0, 0, n))
+				require.Contains(t, far.Transport.(*nvlink).unpinned(), "712")
+			})
+		})
+	}
 }

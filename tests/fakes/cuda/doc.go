@@ -23,6 +23,9 @@
 //	  done, every other one at once
 //	registered pages of the host are reached until they are     the same, cuMemHostRegister: it locks the pages
 //	  given back, also when others are mapped in their place
+//	a copy lies in one registration of the host, or in none;    the same, cuMemcpyAsync: "entirely registered with CUDA,
+//	  else 1                                                      or [..] not registered at all"; SGLang, request 36798
+//	attributes 11 and 12 of pinned memory are its registration  TensorRT-LLM asks for them so
 //	a sticky error comes back from every call on its context    CUDA driver API, cudaError_enum, codes 700 and others
 //	an event of another device's context is 400                 the same, cuEventRecord
 //	a legacy handle opened for a device without a way 217, and  CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED

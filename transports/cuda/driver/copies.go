@@ -7,7 +7,11 @@ package driver
 */
 import "C"
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/tent-engine/tent/gocore/mem"
+)
 
 // Copies are ranges that a Burst has posted. One goroutine uses them at a time.
 type Copies struct {
@@ -150,15 +154,14 @@ func Unkeep(ordinal int, addr uintptr) error {
 	return process().failed("cuda.unkeep", ordinal, C.tc_unkeep(C.int(ordinal), C.uint64_t(addr)))
 }
 
-// Pinned reports whether the driver knows both ends of a range as pinned memory of the host.
+// Pinned reports whether the driver knows all of a range as one piece of pinned memory of the host. It copies none that
+// lies in two registrations, or in one and beside it: CUDA driver API, cuMemcpyAsync.
 func Pinned(addr uintptr, bytes uint64) bool {
-	for _, at := range [...]uintptr{addr, addr + uintptr(bytes) - 1} {
-		var place C.tc_place
-		if r := C.tc_locate(C.uint64_t(at), &place); r.code != 0 || place._type != C.TC_MEMORYTYPE_HOST {
-			return false
-		}
-	}
-	return true
+	var place C.tc_place
+	r := C.tc_locate(C.uint64_t(addr), &place)
+	first, size := uint64(place.base), uint64(place.bytes)
+	return r.code == 0 && place._type == C.TC_MEMORYTYPE_HOST && uint64(addr) >= first &&
+		mem.Contains(size, uint64(addr)-first, bytes)
 }
 
 // Unpin gives back memory of Pin.

@@ -175,9 +175,10 @@ tc_result tc_locate(uint64_t address, tc_place *place) {
 	memset(place, 0, sizeof *place);
 	place->device = -1;
 	int which[] = {TC_POINTER_ATTRIBUTE_MEMORY_TYPE, TC_POINTER_ATTRIBUTE_DEVICE_ORDINAL, TC_POINTER_ATTRIBUTE_IS_MANAGED,
-		       TC_POINTER_ATTRIBUTE_CONTEXT, TC_POINTER_ATTRIBUTE_BUFFER_ID};
-	void *into[] = {&place->type, &place->device, &managed, &context, &place->allocation};
-	tc_result r = CALL(cuPointerGetAttributes, 5, which, into, address);
+		       TC_POINTER_ATTRIBUTE_CONTEXT, TC_POINTER_ATTRIBUTE_BUFFER_ID, TC_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+		       TC_POINTER_ATTRIBUTE_RANGE_SIZE};
+	void *into[] = {&place->type, &place->device, &managed, &context, &place->allocation, &place->base, &place->bytes};
+	tc_result r = CALL(cuPointerGetAttributes, sizeof which / sizeof *which, which, into, address);
 	if (r.code == TC_INVALID_VALUE) { /* none of the driver's */
 		place->type = 0;
 		return ended(TC_OK, "");

@@ -18,6 +18,8 @@ enum {
 	TC_POINTER_ATTRIBUTE_BUFFER_ID = 7,
 	TC_POINTER_ATTRIBUTE_IS_MANAGED = 8,
 	TC_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+	TC_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+	TC_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
 	TC_MEMORYTYPE_HOST = 1,
 	TC_MEMORYTYPE_DEVICE = 2,
 	TC_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES = 98,
@@ -177,7 +179,7 @@ typedef struct {
 typedef struct {
 	unsigned type; /* TC_MEMORYTYPE_, 0 unknown */
 	int device, managed;
-	uint64_t base, bytes, allocation;
+	uint64_t base, bytes, allocation; /* of pinned memory of the host: its registration */
 } tc_place;
 
 /* An allocation as another process opens it: by a legacy handle, or by a descriptor of the VMM if fd is not -1. */

@@ -169,8 +169,10 @@ static int resolve(uint64_t address, int device, uint64_t *bytes, char **at, str
 	if (!r || r->kind == PINNED) {
 		*pageable |= !r;
 		*at = r && r->pages ? r->pages + (address - r->start) : (char *)address;
-		for (struct range *o = fake_ranges; o; o = o->next) /* up to the next range of a device */
-			if (o->kind != PINNED && o->start > address && o->start - address < *bytes)
+		if (r && *bytes > r->start + r->size - address)
+			return INVALID_VALUE;
+		for (struct range *o = fake_ranges; o; o = o->next) /* up to the next range that the driver knows */
+			if (o->start > address && o->start - address < *bytes)
 				return INVALID_VALUE;
 		return OK;
 	}
@@ -295,6 +297,12 @@ static void attribute(struct range *r, int which, void *into) {
 		break;
 	case 10: /* legacy IPC */
 		*(unsigned char *)into = device && !vmm && r->kind == DEVICE;
+		break;
+	case 11: /* the start of its range, 12: its size */
+		*(uint64_t *)into = known ? r->start : 0;
+		break;
+	case 12:
+		*(uint64_t *)into = known ? r->size : 0;
 		break;
 	case 14: /* handle types */
 		*(uint64_t *)into = vmm ? (uint64_t)r->physical->trailer->types : 0;
