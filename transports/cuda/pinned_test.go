@@ -174,3 +174,19 @@ func TestMemoryThatIsPinnedInPartsIsNoPinnedRegion(t *testing.T) {
 		})
 	}
 }
+
+// Under WSL 2 a device knows registered memory by another address than the processor. No region is pinned there.
+func TestARegionWithTwoAddressesIsNotPinned(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"HOSTPTR": "0"}, func(t *testing.T, gpu *fake.Loaded) {
+		const n = 2 * 4096
+		w := transporttest.NewWorld(t, suiteOf(onDevice(0), onHost(), Settings{HostRegister: true}))
+		near, far := w.Open("near"), w.Open("far")
+		link := near.Connect(t, far)
+		local, offered := near.Register(t, n, mem.LocalReadWrite), far.Register(t, n, mem.GlobalReadWrite)
+		remote := link.Import(t, offered)
+		local.Fill(1, 0, n)
+		link.Must(t, link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, n))
+		require.NoError(t, remote.Check(1, 0, 0, n))
+		require.Contains(t, far.Transport.(*nvlink).unpinned(), "attribute 91 is 0")
+	})
+}

@@ -17,6 +17,7 @@ import (
 //	RDMA_VMM  0: attribute 110
 //	BYTES     4 GiB of each device
 //	APART     "0-1,0-2": pairs without a link, "all"
+//	HOSTPTR   1: attribute 91; 0: copies do not find registered memory by its address of the host
 //	FREE      0: as 1, copies end with the call that queues them, and move nothing; to measure the rest
 //	OWN       0: as 1, a process opens its own legacy handles, which no driver does; for two engines in one process
 type Settings map[string]string

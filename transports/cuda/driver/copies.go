@@ -140,7 +140,8 @@ func Pin(ordinal int, bytes uint64) (uintptr, error) {
 	return uintptr(addr), err
 }
 
-// Keep pins memory of the program, so that devices reach it without the driver's help. Unkeep ends that.
+// Keep pins memory of the program, so that devices reach it without the driver's help. Unkeep ends that. It fails where
+// a device would need another address for it.
 func Keep(ordinal int, addr uintptr, bytes uint64) error {
 	l := process()
 	if err := l.usable("cuda.keep", ordinal); err != nil {
@@ -154,14 +155,14 @@ func Unkeep(ordinal int, addr uintptr) error {
 	return process().failed("cuda.unkeep", ordinal, C.tc_unkeep(C.int(ordinal), C.uint64_t(addr)))
 }
 
-// Pinned reports whether the driver knows all of a range as one piece of pinned memory of the host. It copies none that
-// lies in two registrations, or in one and beside it: CUDA driver API, cuMemcpyAsync.
+// Pinned reports whether the driver knows all of a range as one piece of pinned memory of the host. Devices know it by
+// the same address. No copy lies in two registrations, or in one and beside it: CUDA driver API, cuMemcpyAsync.
 func Pinned(addr uintptr, bytes uint64) bool {
 	var place C.tc_place
 	r := C.tc_locate(C.uint64_t(addr), &place)
 	first, size := uint64(place.base), uint64(place.bytes)
 	return r.code == 0 && place._type == C.TC_MEMORYTYPE_HOST && uint64(addr) >= first &&
-		mem.Contains(size, uint64(addr)-first, bytes)
+		mem.Contains(size, uint64(addr)-first, bytes) && C.tc_elsewhere() == 0
 }
 
 // Unpin gives back memory of Pin.

@@ -95,6 +95,8 @@ func words(r C.tc_result) string {
 		return call + ": its allocator asked for no fabric handle, by which other hosts can map it"
 	case C.TC_APART:
 		return call + " says 0"
+	case C.TC_ELSEWHERE:
+		return call + ": devices reach registered memory by another address than the processor (attribute 91 is 0)"
 	case C.TC_PRIVATE:
 		return call + ": its allocator asked for no handle by which other processes can map it"
 	}

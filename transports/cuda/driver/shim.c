@@ -354,10 +354,20 @@ tc_result tc_unpin(int device, uint64_t address) {
 	VISIT(device, CALL(cuMemFreeHost, (void *)address));
 }
 
+/* So it is under WSL 2. */
+int tc_elsewhere(void) {
+	int handle, same = 1;
+	for (int device = 0; device < device_count && same && cu.cuDeviceGetAttribute; device++)
+		if (!cu.cuDeviceGet(&handle, device))
+			cu.cuDeviceGetAttribute(&same, TC_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, handle);
+	return !same;
+}
+
 tc_result tc_keep(int device, uint64_t address, uint64_t bytes) {
 	if (!cu.cuMemHostRegister_v2 || !cu.cuMemHostUnregister)
 		return ended(TC_NOT_SUPPORTED, "cuMemHostRegister_v2");
-	VISIT(device, CALL(cuMemHostRegister_v2, (void *)address, bytes, TC_MEMHOSTREGISTER_PORTABLE));
+	VISIT(device, tc_elsewhere() ? ended(TC_ELSEWHERE, "cuDeviceGetAttribute")
+	                             : CALL(cuMemHostRegister_v2, (void *)address, bytes, TC_MEMHOSTREGISTER_PORTABLE));
 }
 
 tc_result tc_unkeep(int device, uint64_t address) {

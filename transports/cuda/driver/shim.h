@@ -22,6 +22,7 @@ enum {
 	TC_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
 	TC_MEMORYTYPE_HOST = 1,
 	TC_MEMORYTYPE_DEVICE = 2,
+	TC_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
 	TC_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES = 98,
 	TC_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
 	TC_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS = 117,
@@ -158,7 +159,7 @@ enum {
 
 /* Of our own: no CUresult is negative. */
 enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3, TC_PRIVATE = -4, TC_MANY = -5, TC_WHICH = -6, TC_NO_FABRIC = -7,
-       TC_NO_HANDLE = -8, TC_APART = -9 };
+       TC_NO_HANDLE = -8, TC_APART = -9, TC_ELSEWHERE = -10 };
 
 /* Ways of the bytes of a NIC to a device. */
 enum { TC_LATE, TC_FLUSHED, TC_SEEN };
@@ -238,7 +239,8 @@ void tc_ended(tc_flight *list, size_t count); /* code: TC_NOT_READY for those th
 tc_result tc_end(const tc_flight *flight);
 tc_result tc_pin(int device, uint64_t bytes, uint64_t *address);
 tc_result tc_unpin(int device, uint64_t address);
-tc_result tc_keep(int device, uint64_t address, uint64_t bytes); /* pins memory of the program */
+int tc_elsewhere(void); /* some device reaches registered memory of the host by another address than the processor */
+tc_result tc_keep(int device, uint64_t address, uint64_t bytes); /* pins memory of the program; TC_ELSEWHERE */
 tc_result tc_unkeep(int device, uint64_t address);
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd);
 int tc_landing(int device); /* how it sees the bytes of a NIC */

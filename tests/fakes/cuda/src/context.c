@@ -247,6 +247,9 @@ API int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case 124:
 		*value = (int)fake_setting("DMABUF", 1);
 		break;
+	case 91: /* registered memory of the host has one address */
+		*value = (int)fake_setting("HOSTPTR", 1);
+		break;
 	case 110: /* GPUDirect RDMA with memory of the VMM */
 		*value = (int)fake_setting("RDMA_VMM", 0);
 		break;

@@ -169,7 +169,7 @@ static int resolve(uint64_t address, int device, uint64_t *bytes, char **at, str
 	if (!r || r->kind == PINNED) {
 		*pageable |= !r;
 		*at = r && r->pages ? r->pages + (address - r->start) : (char *)address;
-		if (r && *bytes > r->start + r->size - address)
+		if (r && (*bytes > r->start + r->size - address || (!r->ours && !fake_setting("HOSTPTR", 1))))
 			return INVALID_VALUE;
 		for (struct range *o = fake_ranges; o; o = o->next) /* up to the next range that the driver knows */
 			if (o->start > address && o->start - address < *bytes)
