@@ -103,3 +103,24 @@ func TestAGPUThatIsNotSeenIsNamedByItsUUID(t *testing.T) {
 		require.NoError(t, Platform{}.Free(at, 4096))
 	})
 }
+
+// A mapping that the driver does not take down is there still, and the next call tries again.
+func TestAMappingThatStaysIsClosedAgain(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, gpu *fake.Loaded) {
+		at, err := Platform{}.Allocate(1, 4096)
+		require.NoError(t, err)
+		blocks, err := Share(at, 4096, 1)
+		require.NoError(t, err)
+		m, err := Map(blocks, at, [16]byte{})
+		require.NoError(t, err)
+		_, err = m.On(0)
+		require.NoError(t, err)
+		gpu.Inject("cuIpcCloseMemHandle", 1, 2, false)
+		require.ErrorContains(t, m.Close(), "CUDA_ERROR_OUT_OF_MEMORY")
+		require.EqualValues(t, 1, gpu.Stats().Imports)
+		require.NoError(t, m.Close())
+		require.Zero(t, gpu.Stats().Imports)
+		require.NoError(t, m.Close(), "nothing is left to close")
+		require.NoError(t, Platform{}.Free(at, 4096))
+	})
+}

@@ -199,11 +199,14 @@ func (m *Mapping) Close() (first error) {
 		}
 	}
 	for ordinal := range m.on {
-		at := m.on[ordinal].Swap(0)
+		at := m.on[ordinal].Load()
 		if at != 0 && m.chunks == 0 {
 			r := C.tc_close(C.int(ordinal), C.uint64_t(at-m.offset))
-			keep(l.failed("cuda.unmap", ordinal, r))
+			if keep(l.failed("cuda.unmap", ordinal, r)); r.code != 0 {
+				continue
+			}
 		}
+		m.on[ordinal].Store(0)
 	}
 	if m.chunks != 0 {
 		r := C.tc_unmap(C.uint64_t(m.chunks), C.uint64_t(m.reserved), C.uint64_t(m.reserved))
