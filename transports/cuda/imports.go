@@ -16,7 +16,7 @@ import (
 // importLimit bounds an Import: a call of the owner, and a descriptor of each chunk.
 const importLimit = time.Second
 
-// imported is a peer's region on a link. It is immutable; its mapping opens for devices by itself.
+// imported is a peer's region on a link. It is immutable but for over; its mapping opens for devices by itself.
 type imported struct {
 	name    hazard.Region
 	size    uint64
@@ -28,6 +28,8 @@ type imported struct {
 	base    uintptr         // of a peer in our own process
 	mapping *driver.Mapping // of one in another; nil for one in our own
 	held    *holding        // of one on another host
+
+	over bool // closeTaken has tried to take its mapping down; guarded by imports.mu
 }
 
 // imports are the regions of a link.
@@ -120,9 +122,9 @@ func (t *copier) Match(number transport.Link, local transport.LocalKey, remote t
 			return transport.Match{}, t.noWay(why)
 		}
 	}
-	if err := r.reached(mine); err != nil {
+	if err := r.reached(mine); err != nil && errs.CodeOf(err) != errs.AddressNotRegistered {
 		return transport.Match{}, t.noWay(err)
-	}
+	} // of a mapping that was taken down the next slice says why
 	return transport.Match{}, nil
 }
 

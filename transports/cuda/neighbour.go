@@ -41,14 +41,40 @@ func (n *neighbour) Met(a *access.Access) {
 	n.imports.open()
 }
 
+// Tick implements access.Traffic. An owner that has freed memory of a device gets it when nobody maps it any more.
+func (n *neighbour) Tick() {
+	n.imports.mu.Lock()
+	defer n.imports.mu.Unlock()
+	n.closeTakenLocked()
+}
+
+// closeTakenLocked takes mappings down that their owner has taken back. A region without a permit may be under a fence
+// while it is listed; one that is not, or has another name now, gets none any more. A copy of ours that is inside still
+// keeps the mapping until the next look.
+func (n *neighbour) closeTakenLocked() {
+	for _, r := range n.imports.table.All() {
+		if r.mapping == nil || r.over {
+			continue
+		}
+		d, listed := n.access.Offers.Find(r.name.Index, r.name.Generation)
+		taken := (!listed || d.Named) && n.view.Permit(r.name) == 0
+		if taken && !n.view.Inside(r.name) { // in this order: nobody enters without a permit
+			r.over = true
+			r.close(n.t)
+		}
+	}
+}
+
 // read implements entrance.
 func (n *neighbour) read(d transport.Descriptor) (find func(context.Context) (*imported, error), err *errs.Error) {
 	told, err := readDescriptor(d, n.Peer.ID)
 	return func(ctx context.Context) (*imported, error) { return n.resolve(ctx, told) }, err
 }
 
-// resolve finds the way to a region that the peer's manifest lists.
+// resolve finds the way to a region that the peer's manifest lists. The driver opens no memory while other memory of
+// before, at the same addresses of its owner, is mapped.
 func (n *neighbour) resolve(ctx context.Context, told named) (*imported, error) {
+	n.closeTakenLocked()
 	d, listed := n.access.Offers.Find(told.name.Index, told.name.Generation)
 	switch {
 	case !listed:

@@ -34,6 +34,8 @@
 //	legacy handles: own process 201, flags other than 1, and    CUDA driver API, cuIpcOpenMemHandle; UCX's tests
 //	  memory of the VMM 1, freed memory 400, same handle and
 //	  context same address, counted
+//	a legacy handle of memory where older memory of its owner   UCX, cuda_ipc_cache.c; mscclpp, issue 165
+//	  is still open: 208
 //	VMM: a descriptor is a real one, comes as a value to        CUDA driver API, cuMemImportFromShareableHandle
 //	  import, and stays its owner's
 //	a dma-buf begins with its range; as a file cannot, its      CUDA driver API, cuMemGetHandleForAddressRange

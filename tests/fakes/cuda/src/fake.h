@@ -56,6 +56,7 @@ struct range {
 	struct physical *physical;
 	uint64_t offset;
 	struct context *context;
+	uint64_t origin; /* IMPORTED: its address in its owner */
 	char *pages; /* PINNED: those of its registration, in a mapping of ours; NULL where they are found by the address */
 	struct range *next;
 };

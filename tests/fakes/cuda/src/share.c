@@ -11,7 +11,9 @@
 /* The 64 bytes of a handle. The descriptor is opened by /proc: it works while its process lives. */
 struct handle {
 	uint64_t magic, nonce, size, offset;
-	int32_t pid, fd, unused[6];
+	int32_t pid, fd;
+	uint64_t address; /* in the owner */
+	int32_t unused[4];
 };
 _Static_assert(sizeof(struct handle) == 64, "CUipcMemHandle");
 #define LEGACY 0x6c65676163790001UL
@@ -40,7 +42,7 @@ API int cuIpcGetMemHandle(struct handle *h, uint64_t address) {
 		return fake_leave(INVALID_VALUE);
 	memset(h, 0, sizeof *h);
 	h->magic = LEGACY, h->nonce = r->physical->trailer->nonce, h->size = r->size;
-	h->pid = getpid(), h->fd = r->physical->fd, h->offset = r->physical->at;
+	h->pid = getpid(), h->fd = r->physical->fd, h->offset = r->physical->at, h->address = r->start;
 	return fake_leave(OK);
 }
 
@@ -79,6 +81,10 @@ API int cuIpcOpenMemHandle_v2(uint64_t *address, struct handle h, unsigned flags
 			*address = r->start;
 			return fake_leave(OK);
 		}
+	for (struct range *r = fake_ranges; r; r = r->next)
+		if (r->kind == IMPORTED && r->context == current && r->physical->owner == h.pid &&
+		    h.address < r->origin + r->size && r->origin < h.address + h.size)
+			return fake_leave(ALREADY_MAPPED);
 	struct physical *p = reopen(&h);
 	if (!p)
 		return fake_leave(INVALID_HANDLE);
@@ -92,7 +98,7 @@ API int cuIpcOpenMemHandle_v2(uint64_t *address, struct handle h, unsigned flags
 		return fake_leave(PEER_UNSUPPORTED);
 	}
 	struct range *r = fake_add(*address, h.size, IMPORTED, current->device);
-	r->physical = p, r->context = current, r->opened = 1;
+	r->physical = p, r->context = current, r->opened = 1, r->origin = h.address;
 	fake_stats.imports++;
 	return fake_leave(OK);
 }

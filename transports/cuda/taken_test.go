@@ -1,0 +1,72 @@
+//go:build cgo
+
+package cuda
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// The driver keeps memory of a device as long as some process maps it. A peer takes its mapping down when the owner has
+// closed the region, or has given it other memory, without a word from the core.
+func TestAMappingEndsBehindItsRegion(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, gpu *fake.Loaded) {
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		owner := far.Transport.(*nvlink)
+		link := near.Connect(t, far)
+		local := near.Register(t, 4096, mem.LocalReadWrite)
+		closed, exchanged := far.Register(t, 4096, mem.GlobalReadWrite), far.Register(t, 4096, mem.GlobalReadWrite)
+		fenced := far.Register(t, 4096, mem.GlobalReadWrite)
+		for _, o := range []*transporttest.Operand{closed, exchanged, fenced} {
+			link.Must(t, link.Slice(transport.Write, link.Rail(t), local, 0, link.Import(t, o), 0, 4096))
+		}
+		require.EqualValues(t, 3, gpu.Stats().Imports)
+		fenced.Revoke(t, nil)
+		closed.Revoke(t, nil)
+		closed.Deregister(t)
+		require.NoError(t, owner.Remap(t.Context(), exchanged.Key, transport.Remapped{Length: 4096}))
+		near.Transport.(*nvlink).links.Lookup(link.Link).Kick() // as the time does
+		await(t, "two mappings end", func() bool { return gpu.Stats().Imports == 1 })
+	})
+}
+
+// The driver opens no memory where older memory of its owner is mapped still. An owner that frees its memory, and
+// allocates and registers it again, is reached at once.
+func TestMemoryIsReachedWhereItsOwnerHadOther(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, gpu *fake.Loaded) {
+		const n = 4096
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		guest, owner := near.Transport.(*nvlink), far.Transport.(*nvlink)
+		link := near.Connect(t, far)
+		link.Rail(t)
+		local := near.Register(t, n, mem.LocalReadWrite)
+		var before uintptr
+		for round := range 3 {
+			at, err := driver.Platform{}.Allocate(1, n)
+			require.NoError(t, err)
+			require.True(t, round == 0 || at == before, "the driver gives the same address")
+			before = at
+			key, descriptor, err := owner.Register(t.Context(), mem.Region{Addr: at, Size: n, Kind: mem.Cuda,
+				Location: "cuda:1", Permission: mem.GlobalReadWrite})
+			require.NoError(t, err)
+			remote, err := guest.Import(link.Link, descriptor)
+			require.NoError(t, err)
+			_, err = guest.Match(link.Link, local.Key, remote)
+			require.NoError(t, err)
+			require.NoError(t, owner.Revoke(t.Context(), key, nil, transport.ForGood))
+			require.NoError(t, owner.Deregister(t.Context(), key))
+			require.NoError(t, driver.Platform{}.Free(at, n))
+			_, err = guest.Match(link.Link, local.Key, remote)
+			require.NoError(t, err, "the next slice says that the region is closed")
+		}
+	})
+}
