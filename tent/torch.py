@@ -8,6 +8,7 @@ tent.torch does not import torch: it asks tensors for their shape, strides and a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -42,24 +43,33 @@ def page_layout(shape: Sequence[int], strides: Sequence[int], item_bytes: int, d
     """The form of a tensor whose dimension `dim` counts pages; `strides` are in elements, as torch has them.
 
     Dimensions with smaller strides than `dim` are inside a page. Those with larger ones, such as K and V in front of
-    the pages, make planes. Raises InvalidArgumentError for gaps, overlaps, and a `dim` that is not there.
+    the pages, make planes. The stride of a single page may mean nothing, as behind DLPack, which makes it 1: the
+    dimensions behind `dim` are inside then. Raises InvalidArgumentError for gaps, overlaps, a `dim` that is not there,
+    and a single page of which neither is known.
     """
     if not -len(shape) <= dim < len(shape):
         raise InvalidArgumentError(f"dim={dim}: the tensor has {len(shape)} dimensions", hint="dim counts pages")
     dim %= len(shape)
-    filled = inside = planes = 1
-    for stride, n, counts in sorted((strides[i], shape[i], i == dim) for i in range(len(shape)) if shape[i] > 1):
-        if stride != filled:
+    form = f"a tensor of shape {tuple(shape)} with strides {tuple(strides)}"
+    filled, ends = 1, []  # where one dimension ends, in elements, and the next one may begin
+    longer = sorted((i for i in range(len(shape)) if shape[i] > 1), key=lambda i: strides[i])
+    for i in longer:
+        if strides[i] != filled:
             raise InvalidArgumentError(
-                f"a tensor of shape {tuple(shape)} with strides {tuple(strides)} does not fill its memory",
-                hint="give whole tensors, or .contiguous() copies",
+                f"{form} does not fill its memory", hint="give whole tensors, or .contiguous() copies"
             )
-        filled *= n
-        if stride < strides[dim]:
-            inside *= n
-        elif not counts:
-            planes *= n
-    return PageLayout(planes, shape[dim], inside * item_bytes)
+        filled *= shape[i]
+        ends.append(filled)
+    inside = [i for i in longer if strides[i] < strides[dim]]
+    if shape[dim] == 1 and strides[dim] not in ends:
+        inside = [i for i in longer if i > dim]
+        if inside != longer[: len(inside)]:
+            raise InvalidArgumentError(
+                f"{form} does not say where its one page lies", hint="give tensors of two pages or more"
+            )
+    page = math.prod(shape[i] for i in inside)
+    planes = math.prod(shape[i] for i in longer if i != dim) // page
+    return PageLayout(planes, shape[dim], page * item_bytes)
 
 
 class PagedCache:

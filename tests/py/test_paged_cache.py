@@ -77,6 +77,18 @@ def test_a_page_is_all_bytes_of_its_index(case: str) -> None:
         assert named == sorted(tensor.page(dim % len(shape), i)), (i, layout)
 
 
+@pytest.mark.parametrize("case", [case for case in LAYOUTS if not LAYOUTS[case][1]])
+@pytest.mark.parametrize("stride", [1, 7])
+def test_a_single_page_is_that_of_more_pages_whatever_its_stride(case: str, stride: int) -> None:
+    shape, _, dim = LAYOUTS[case]
+    many = page_layout(shape, Tensor(shape).stride(), 2, dim)
+    single = [1 if i == dim % len(shape) else n for i, n in enumerate(shape)]
+    strides = list(Tensor(tuple(single)).stride())
+    for given in (strides[dim], stride):  # torch gives any, and DLPack 1
+        strides[dim] = given
+        assert page_layout(single, strides, 2, dim) == many._replace(n_pages=1)
+
+
 def test_tensors_that_have_no_pages_are_refused() -> None:
     for shape, strides, dim, words in [
         ((2, 8, 16), (128, 32, 1), 1, "does not fill its memory.*contiguous"),
@@ -85,6 +97,7 @@ def test_tensors_that_have_no_pages_are_refused() -> None:
         ((8,), (1,), 1, "dim=1: the tensor has 1 dimensions"),
         ((8,), (1,), -2, "dim=-2"),
         ((), (), 0, "0 dimensions"),
+        ((4, 1, 8), (1, 1, 4), 1, "does not say where its one page lies.*two pages"),
     ]:
         with pytest.raises(INVALID, match=words):
             page_layout(shape, strides, 1, dim)
