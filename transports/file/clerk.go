@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"syscall"
@@ -39,6 +40,7 @@ type clerk struct {
 	spare    [2][]int // jobs that nobody has: to post, and for threads
 	flying   int      // jobs that were posted, or are to be
 	sleeping int      // threads in errand.Wait
+	paused   int      // calls of pause: no run begins
 
 	// The owner's. A job is its holder's from the cut until it lands.
 	jobs     []job
@@ -196,8 +198,38 @@ func (c *clerk) turn() []int {
 	return ended
 }
 
+// pause returns when no run is under way, and keeps others from beginning until resume, which follows an error, too.
+func (c *clerk) pause(ctx context.Context) error {
+	t := c.t
+	stop := context.AfterFunc(ctx, func() {
+		t.mu.Lock()
+		t.changed.Broadcast()
+		t.mu.Unlock()
+	})
+	defer stop()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c.paused++; len(c.spare[toPost])+len(c.spare[forThreads]) < len(c.jobs); t.changed.Wait() {
+		if ctx.Err() != nil {
+			return errs.New(errs.Timeout, t.name+".remap", "the library has not ended its runs (%v)", ctx.Err()).
+				WithScope(errs.ScopeTransport, errs.SideLocal)
+		}
+	}
+	return nil
+}
+
+func (c *clerk) resume() {
+	c.t.mu.Lock()
+	c.paused--
+	c.kick()
+	c.t.mu.Unlock()
+}
+
 // begin cuts runs while there is room. The caller holds t.mu.
 func (c *clerk) begin() {
+	if c.paused > 0 {
+		return
+	}
 	for class := range kit.Classes {
 		list := c.t.queue.List(class)
 		for it := list.First(); it != nil; it = list.First() {
@@ -284,6 +316,9 @@ func (c *clerk) land(i int) *item {
 	c.t.endTurn(&it.file.inode.turns, j.way)
 	*j = job{}
 	c.spare[c.kindOf(i)] = append(c.spare[c.kindOf(i)], i)
+	if c.paused > 0 {
+		c.t.changed.Broadcast()
+	}
 	it.flying--
 	if it.flying > 0 || it.at < it.slice.Length && it.err == nil && !it.withdrawn.Load() {
 		return nil

@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -26,6 +27,9 @@ type Library interface {
 	Keep(region *mem.Region) error
 	// Unkeep ends Keep. Nothing is under way with the region.
 	Unkeep(region *mem.Region)
+	// Renew makes the pages known that are behind a kept region now. Nothing is under way. The region may be used also
+	// where they are refused, with the reason. After an error the pages of before may be known.
+	Renew(region *mem.Region) (refused, err error)
 
 	// Carry carries out a run, and returns when nothing of it is under way any more. Fewer bytes than the run has are
 	// no error: it was cut short.
@@ -71,12 +75,15 @@ type Ended struct {
 type Carried struct {
 	*base
 	library Library
+	clerk   *clerk
+	keeping sync.Mutex // of Renew and Unkeep
 }
 
 var (
 	_ transport.Transport = (*Carried)(nil)
 	_ transport.Filer     = (*Carried)(nil)
 	_ transport.Explainer = (*Carried)(nil)
+	_ transport.Remapper  = (*Carried)(nil)
 )
 
 // Settled completes and checks the settings of a transport with a library: Settings, *Settings or nil.
@@ -84,17 +91,17 @@ func Settled(config any, branch string) (Settings, error) { return settled(confi
 
 // OpenBy opens a transport by its name, with settings of Settled. It closes the library.
 func OpenBy(name string, s Settings, library Library, host transport.Host, sink transport.Sink) *Carried {
-	t := &Carried{newBase(name, s, host, sink), library}
-	c := newClerk(t.base, library)
-	t.mover = c
-	c.start()
+	t := &Carried{base: newBase(name, s, host, sink), library: library}
+	t.clerk = newClerk(t.base, library)
+	t.mover = t.clerk
+	t.clerk.start()
 	return t
 }
 
 // DescribeBy returns a transport that is not open, for transport.Described.
 func DescribeBy(name string, library Library) transport.Transport {
 	s, _ := settled(nil, name) // its defaults are inside their bounds
-	return &Carried{&base{name: name, settings: s}, library}
+	return &Carried{base: &base{name: name, settings: s}, library: library}
 }
 
 // Info implements transport.Transport: memory of a device and files.
@@ -139,21 +146,54 @@ func (t *Carried) takes(m *mem.Region) error {
 
 // Deregister implements transport.Transport.
 func (t *Carried) Deregister(_ context.Context, key transport.LocalKey) error {
-	m := t.regions.Delete(key)
-	if m == nil {
+	if !t.unkeep(key) {
 		return kit.NoRegion(t.name+".deregister", key)
 	}
-	t.library.Unkeep(m)
 	return nil
+}
+
+// unkeep forgets a region, and reports whether it was there.
+func (t *Carried) unkeep(key transport.LocalKey) bool {
+	t.keeping.Lock()
+	defer t.keeping.Unlock()
+	m := t.regions.Delete(key)
+	if m != nil {
+		t.library.Unkeep(m)
+	}
+	return m != nil
+}
+
+// remapLimit bounds how long a Remap waits for runs to end.
+const remapLimit = 5 * time.Second
+
+// Remap implements transport.Remapper: the library has pinned the pages of before. No run is under way meanwhile, also
+// of other regions; slices wait.
+func (t *Carried) Remap(ctx context.Context, key transport.LocalKey, _ transport.Remapped) error {
+	ctx, cancel := context.WithTimeout(ctx, remapLimit)
+	defer cancel()
+	defer t.clerk.resume()
+	if err := t.clerk.pause(ctx); err != nil {
+		return err
+	}
+	t.keeping.Lock()
+	defer t.keeping.Unlock()
+	m := t.regions.Lookup(key)
+	if m == nil {
+		return kit.NoRegion(t.name+".remap", key)
+	}
+	refused, err := t.library.Renew(m)
+	if refused != nil {
+		t.host.Log().Warn("the library does not pin the new pages of a region", "region", m.Name, "err", refused)
+	}
+	return err
 }
 
 // Close implements transport.Transport.
 func (t *Carried) Close(ctx context.Context) error {
 	err := t.life.Close(ctx, func() error {
 		err := t.end()
-		for key, m := range t.regions.All() {
-			t.regions.Delete(key)
-			t.library.Unkeep(m)
+		for key := range t.regions.All() {
+			t.unkeep(key)
 		}
 		t.library.Close()
 		return err

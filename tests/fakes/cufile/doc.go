@@ -8,6 +8,8 @@
 //	files of tmpfs are refused with 5030 (TMPFS=0), one that     libcufile 1.9.1 over an emulated driver
 //	  is registered already with 5028
 //	memory that is registered already is refused with 5023      the same
+//	an I/O reaches the memory that was registered, also when    the library has pinned it
+//	  other memory has its addresses: that ends the process
 //	calls about memory without a current context give 5011      cuFile API reference guide, on contexts
 //	one wrong entry fails its whole Submit with 5030: entries   libcufile 1.9.1
 //	  in front of it run, and no event of the call comes

@@ -30,6 +30,9 @@ func Keep(int, uintptr, uint64) error { return absent() }
 // Unkeep returns the reason.
 func Unkeep(int, uintptr, uint64) error { return absent() }
 
+// Renew returns the reason.
+func Renew(int, uintptr, uint64) (refused, err error) { return nil, absent() }
+
 // Move returns the reason.
 func Move(*Run) (uint64, error) { return 0, absent() }
 

@@ -83,11 +83,17 @@ func Drop(file uintptr) { C.cf_drop(pointer(file)) }
 // pointer makes a handle of the library a pointer again: it is memory of C.
 func pointer(handle uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&handle)) }
 
-// kept are the ranges that are registered with the library, and how often: it takes each address once.
+// kept are the ranges that are registered with the library: it takes each address once.
 var kept = struct {
 	sync.Mutex
-	times map[span]int
-}{times: map[span]int{}}
+	of map[span]keeping
+}{of: map[span]keeping{}}
+
+// keeping is how often a range is kept.
+type keeping struct {
+	times   int
+	refused bool // by Renew: the library does not know the range
+}
 
 type span struct {
 	base uintptr
@@ -99,19 +105,59 @@ func Keep(ordinal int, base uintptr, size uint64) error {
 	kept.Lock()
 	defer kept.Unlock()
 	at := span{base, size}
-	if kept.times[at] == 0 {
+	k := kept.of[at]
+	if k.times == 0 {
 		here, err := driver.Enter(ordinal)
 		if err != nil {
 			return err
 		}
-		e := C.cf_keep(C.uint64_t(base), C.uint64_t(size))
-		here.Leave()
-		if e.err != 0 {
-			return failed("cuFileBufRegister", int(e.err), int(e.cu_err))
+		defer here.Leave()
+		if err := at.register(); err != nil {
+			return err
 		}
 	}
-	kept.times[at]++
+	k.times++
+	kept.of[at] = k
 	return nil
+}
+
+// register and deregister are the library's calls. A context is current.
+func (s span) register() error {
+	if e := C.cf_keep(C.uint64_t(s.base), C.uint64_t(s.size)); e.err != 0 {
+		return failed("cuFileBufRegister", int(e.err), int(e.cu_err))
+	}
+	return nil
+}
+
+func (s span) deregister() error {
+	if e := C.cf_unkeep(C.uint64_t(s.base)); e.err != 0 {
+		return failed("cuFileBufDeregister", int(e.err), int(e.cu_err))
+	}
+	return nil
+}
+
+// Renew pins the pages that are behind a kept range now. Nothing is under way with the memory by its caller. Where the
+// library refuses them, which is no error, it copies through memory of its own; after an error it may know those of
+// before.
+func Renew(ordinal int, base uintptr, size uint64) (refused, err error) {
+	kept.Lock()
+	defer kept.Unlock()
+	at := span{base, size}
+	k := kept.of[at]
+	here, err := driver.Enter(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	defer here.Leave()
+	if !k.refused {
+		if err := at.deregister(); err != nil {
+			return nil, err
+		}
+	}
+	refused = at.register()
+	k.refused = refused != nil
+	kept.of[at] = k
+	return refused, nil
 }
 
 // Unkeep ends one call of Keep. Nothing is under way with the memory by its caller.
@@ -119,19 +165,21 @@ func Unkeep(ordinal int, base uintptr, size uint64) error {
 	kept.Lock()
 	defer kept.Unlock()
 	at := span{base, size}
-	if kept.times[at]--; kept.times[at] > 0 {
+	k := kept.of[at]
+	if k.times--; k.times > 0 {
+		kept.of[at] = k
 		return nil
 	}
-	delete(kept.times, at)
+	delete(kept.of, at)
+	if k.refused {
+		return nil
+	}
 	here, err := driver.Enter(ordinal)
 	if err != nil {
 		return err
 	}
 	defer here.Leave()
-	if e := C.cf_unkeep(C.uint64_t(base)); e.err != 0 {
-		return failed("cuFileBufDeregister", int(e.err), int(e.cu_err))
-	}
-	return nil
+	return at.deregister()
 }
 
 // Move carries a run out, and returns when nothing of it is under way. Fewer bytes than asked for are no error: the run

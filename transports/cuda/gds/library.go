@@ -93,6 +93,11 @@ func (l *library) Keep(m *mem.Region) error {
 // Unkeep implements file.Library. After the loss of its device there is nothing to end.
 func (l *library) Unkeep(m *mem.Region) { _ = cufile.Unkeep(ordinalOf(m), m.Addr, m.Size) }
 
+// Renew implements file.Library.
+func (l *library) Renew(m *mem.Region) (refused, err error) {
+	return cufile.Renew(ordinalOf(m), m.Addr, m.Size)
+}
+
 func ordinalOf(m *mem.Region) int {
 	_, ordinal, _ := m.Location.Parse()
 	return ordinal

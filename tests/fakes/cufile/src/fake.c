@@ -25,6 +25,7 @@ static unsigned long randomness;
 
 static int (*peek)(void *, uint64_t, uint64_t, int);
 static int (*current)(void **);
+static int (*attribute)(void *, int, uint64_t);
 
 static struct fault {
 	char function[64];
@@ -124,7 +125,8 @@ static int load_driver(void) {
 		return 0;
 	peek = (int (*)(void *, uint64_t, uint64_t, int))dlsym(cuda, "fakecuda_peek");
 	current = (int (*)(void **))dlsym(cuda, "cuCtxGetCurrent");
-	return peek && current;
+	attribute = (int (*)(void *, int, uint64_t))dlsym(cuda, "cuPointerGetAttribute");
+	return peek && current && attribute;
 }
 
 API error cuFileDriverOpen(void) {
@@ -198,6 +200,12 @@ API void cuFileHandleDeregister(struct handle *file) {
 	pthread_mutex_unlock(&lock);
 }
 
+/* CU_POINTER_ATTRIBUTE_BUFFER_ID: memory that takes another's place has another number. */
+static uint64_t memory_at(uint64_t base) {
+	uint64_t id = 0;
+	return attribute(&id, 7, base) ? 0 : id;
+}
+
 API error cuFileBufRegister(const void *base, size_t bytes, int flags) {
 	int code = enter("cuFileBufRegister");
 	if (code)
@@ -210,7 +218,7 @@ API error cuFileBufRegister(const void *base, size_t bytes, int flags) {
 	if ((long)bytes > setting("PIN_MOST", 1L << 40))
 		return leave(PINNING);
 	struct buffer *b = calloc(1, sizeof *b);
-	b->base = (uint64_t)base, b->size = bytes, b->next = buffers;
+	b->base = (uint64_t)base, b->size = bytes, b->memory = memory_at(b->base), b->next = buffers;
 	buffers = b;
 	stats.buffers++;
 	return leave(0);
@@ -348,6 +356,9 @@ static int invalid(struct handle *file, uint64_t base, off_t offset, size_t byte
 	struct handle *h = known(file);
 	if (!h || at < 0 || offset < 0 || !bytes || (write && !h->writable))
 		return 1;
+	for (struct buffer *b = buffers; b; b = b->next)
+		if (b->base == base && b->memory != memory_at(base))
+			wrong("an I/O reaches memory that is pinned, and is not there any more");
 	for (struct buffer *b = buffers; b; b = b->next)
 		if (b->base == base && ((uint64_t)offset > b->size || bytes > b->size - (uint64_t)offset))
 			return 1;

@@ -57,7 +57,7 @@ struct handle {
 };
 
 struct buffer {
-	uint64_t base, size;
+	uint64_t base, size, memory; /* memory: the driver's number of what it has pinned at the base */
 	struct buffer *next;
 };
 

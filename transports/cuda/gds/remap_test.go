@@ -1,0 +1,81 @@
+//go:build cgo
+
+package gds
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/fakes/cuda"
+	fake "github.com/tent-engine/tent/tests/fakes/cufile"
+	"github.com/tent-engine/tent/transports/file"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// Behind a Remap the library has pinned the chunk that is there now, or none where it refuses. It gives no memory back
+// under a run: slices that wait meanwhile arrive.
+func TestARemapPinsThePagesOfNow(t *testing.T) {
+	for name, absent := range map[string][]string{"batches": nil, "threads": fake.BatchCalls} {
+		t.Run(name, func(t *testing.T) {
+			fake.Run(t, nil, nil, absent, func(t *testing.T, io *fake.Loaded, gpu *cuda.Loaded) {
+				var chunk uintptr
+				harness := harness(file.Settings{Threads: 2})
+				onChunk := *harness.Local
+				onChunk.Allocate = func(*testing.T, int) uintptr {
+					chunk = gpu.Chunks(0, 1, cuda.PosixFd)
+					return chunk
+				}
+				onChunk.Free = func(at uintptr, _ int) { require.NoError(t, gpu.FreeChunks(at, 1)) }
+				harness.Local = &onChunk
+				w := transporttest.NewWorld(t, harness)
+				near, far := w.Open("near"), w.Open("far")
+				conn := near.Connect(t, far)
+				local := near.Register(t, size, mem.LocalReadWrite)
+				remote := conn.Import(t, far.Register(t, size, mem.GlobalReadWrite))
+				at := func(i uint64) *transport.Slice {
+					return conn.Slice(transport.Write, conn.Rail(t), local, i<<16, remote, i<<16, 1<<16)
+				}
+				remap := func(ctx context.Context) error {
+					r, is := transport.Find[transport.Remapper](near.Transport)
+					require.True(t, is, "nobody says to the library that its pages are gone")
+					return r.Remap(ctx, local.Key, transport.Remapped{Length: size})
+				}
+				local.Fill(tag, 0, size)
+				conn.Must(t, at(0))
+
+				io.Hold(true)
+				first, second := at(1), at(2)
+				conn.Send(first)
+				require.Eventually(t, func() bool { return io.Stats().UnderWay == 1 }, patience, time.Millisecond)
+				over, cancel := context.WithCancel(t.Context())
+				cancel()
+				require.Equal(t, errs.Timeout, errs.CodeOf(remap(over)))
+				conn.Send(second)
+				io.Hold(false)
+				for _, end := range conn.Wait(t, first, second) {
+					require.Nil(t, end.Err)
+				}
+
+				for _, refused := range []bool{false, true, false} {
+					bytes := make([]byte, cuda.ChunkBytes)
+					require.NoError(t, gpu.Peek(bytes, chunk))
+					require.NoError(t, gpu.FreeChunks(chunk, 1))
+					require.Equal(t, chunk, gpu.Chunks(0, 1, cuda.PosixFd), "another chunk at the same address")
+					require.NoError(t, gpu.Poke(chunk, bytes))
+					if refused {
+						io.Inject("cuFileBufRegister", 1, 5036)
+					}
+					require.NoError(t, remap(t.Context()))
+					require.Equal(t, map[bool]int64{false: 1}[refused], io.Stats().Buffers)
+					conn.Must(t, at(3))
+				}
+			})
+		})
+	}
+}
