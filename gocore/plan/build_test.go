@@ -61,7 +61,9 @@ func TestEachWayThatIsNotTakenSaysWhy(t *testing.T) {
 		"it was disabled":                         func(c *Candidate) { c.Disabled = "it was disabled" },
 		"does not move bytes between cpu and cpu": func(c *Candidate) { c.Info.Pairs[mem.Host][mem.Host] = false },
 		"the peer is on another host":             func(c *Candidate) { c.Info.SameHost = true },
+		"the peer is on this host":                func(c *Candidate) { c.Info.OtherHost, c.SameHost = true, true },
 		"is not registered with it":               func(c *Candidate) { c.LocalKey = 0 },
+		"registered with it: it is no CUDA":       func(c *Candidate) { c.LocalKey, c.NotHere = 0, "it is no CUDA" },
 		"does not offer the region":               func(c *Candidate) { c.RemoteKey = 0 },
 		"no link to the peer":                     func(c *Candidate) { c.Link = 0 },
 		"refused": func(c *Candidate) {
@@ -100,6 +102,29 @@ func TestSameHostTransportsTakeOurselves(t *testing.T) {
 	}
 }
 
+func TestOtherHostTransportsLeaveOutOurselves(t *testing.T) {
+	for _, change := range []func(*Candidate){func(c *Candidate) { c.SameHost = true },
+		func(c *Candidate) { c.Self = true }, func(*Candidate) {}} {
+		c := candidate(0, "mnnvl", change)
+		c.Info.OtherHost = true
+		_, err := Build(&Request{Op: transport.Write, Local: host, Remote: host}, []Candidate{c})
+		require.Equal(t, c.SameHost || c.Self, err != nil, "%v", err)
+	}
+}
+
+// A reason beside the transport that was asked for is its own, and the reason for the region is for regions without a
+// key alone.
+func TestTheReasonIsThatOfTheTransportAskedFor(t *testing.T) {
+	unfit := func(reason string) func(*Candidate) { return func(c *Candidate) { c.Disabled = reason } }
+	candidates := []Candidate{candidate(0, "rdma", unfit("no device")), candidate(1, "shm", unfit("no cable")),
+		candidate(2, "tcp", func(c *Candidate) { c.NotHere = "an old reason" })}
+	_, err := Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "shm"}, candidates)
+	require.ErrorContains(t, err, `transport "shm" was asked for and cannot carry this: no cable`)
+	p, err := Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "tcp"}, candidates)
+	require.Nil(t, err)
+	require.Equal(t, []int{2}, order(p))
+}
+
 func TestWrongHintsAndEmptyHands(t *testing.T) {
 	_, err := Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "udp"},
 		[]Candidate{candidate(0, "rdma", nil), candidate(1, "tcp", nil)})
@@ -107,6 +132,7 @@ func TestWrongHintsAndEmptyHands(t *testing.T) {
 	require.ErrorContains(t, err, `transport "udp" is not open in this engine; open are rdma, tcp`)
 	_, err = Build(&Request{Op: transport.Write, Local: host, Remote: host}, nil)
 	require.Equal(t, errs.NoRoute, err.Code)
+	require.ErrorContains(t, err, "no transport is open; enable one")
 	_, err = Build(&Request{Op: transport.Write, Local: host, Remote: gpu}, []Candidate{candidate(0, "tcp", nil)})
 	require.ErrorContains(t, err,
 		"no transport can carry a WRITE between cpu:0 and cuda:1: tcp: it does not move bytes between cpu and cuda")
@@ -122,4 +148,8 @@ func TestTheBestSliceIsNeverBeyondTheLongest(t *testing.T) {
 	require.Nil(t, err)
 	require.EqualValues(t, 1<<20, p.Routes[0].SliceBest)
 	require.EqualValues(t, 1, p.Routes[0].Alignment)
+	p, err = Build(&Request{Op: transport.Write, Local: host, Remote: host},
+		[]Candidate{candidate(0, "tcp", func(c *Candidate) { c.Info.SliceMax = 0 })})
+	require.Nil(t, err)
+	require.EqualValues(t, 64<<10, p.Routes[0].SliceBest, "without a longest slice the best one stays")
 }

@@ -167,6 +167,23 @@ func TestUpstreamsIntents(t *testing.T) {
 	})
 }
 
+// The index 0 stands for the class HIGH, no name for none: neither makes a rule one that matches all.
+func TestARuleOfTheFirstClassOrOfNoNameMatchesNoMore(t *testing.T) {
+	p := policies(t, `[{"segment_type": "memory", "priority": "high", "transports": ["rdma"]},
+		{"segment_type": "memory", "intent_type": 0, "transports": ["shm"]},
+		{"segment_type": "memory", "min_size": 4096, "transports": ["tcp"]}]`)
+	for want, ask := range map[int]Ask{
+		0:        {Class: 0, Intent: checkpoint},
+		1:        {Class: 1},
+		2:        {Class: 1, Intent: checkpoint, Length: 4096},
+		NoPolicy: {Class: 1, Intent: checkpoint, Length: 4095},
+	} {
+		i, err := p.Match(&ask)
+		require.Nil(t, err)
+		require.Equal(t, want, i, "%+v", ask)
+	}
+}
+
 func TestUpstreamsHints(t *testing.T) {
 	p := policies(t, `[{"name": "net", "segment_type": "memory", "transports": ["tcp", "rdma"]}]`)
 	candidates := between(mem.Host, mem.Host, "shm", "rdma", "tcp")
