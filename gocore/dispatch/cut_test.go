@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -255,4 +256,37 @@ func TestAlternatesAreForWhenTheOthersAreOut(t *testing.T) {
 	fresh := r.step()
 	require.NotEmpty(t, fresh)
 	require.EqualValues(t, 1, fresh[0].Rail.Index)
+}
+
+// A piece was cut for a rail, and is sent again on one that takes less.
+func TestAPieceIsCutAgainForARouteOfShorterSlices(t *testing.T) {
+	r := newRig(t, Options{Failovers: 1, Retries: 1})
+	p := to(r.core, r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20))
+	p.Routes[1].SliceMax, p.Routes[1].SliceBest = 16*kib, 16*kib
+	b := r.submit(p, High, 100*kib, clock.Never)
+	require.EqualValues(t, 64*kib, r.out[0].Length)
+	r.core.DropLink(p.Routes[0].Hops[0].Link, broken(errs.ScopeLink), r.now)
+	for len(r.out) > 0 && r.out[0].Length > 16*kib {
+		r.finish(0, broken(errs.ScopeRail))
+	}
+	sent := uint64(0)
+	for len(r.out) > 0 {
+		require.LessOrEqual(t, r.out[0].Length, uint64(16*kib))
+		sent += r.out[0].Length
+		r.finish(0, nil)
+	}
+	require.EqualValues(t, 100*kib, sent)
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+func TestATransportsLimitOfSlicesHoldsOnEachRail(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{SlicesMax: 3}})
+	r.railUp(id, 0, 1, 1<<20)
+	b := r.submit(to(r.core, id), High, 1<<20, clock.Never)
+	for len(r.out) > 0 {
+		require.LessOrEqual(t, len(r.out), 3)
+		r.finish(0, nil)
+	}
+	require.Equal(t, Completed, r.status(b).State)
 }

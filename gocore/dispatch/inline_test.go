@@ -69,6 +69,7 @@ func TestWhatWasCarriedOutAtOnceHasCompleted(t *testing.T) {
 	require.EqualValues(t, 228, k.Bytes[transport.Write])
 	require.EqualValues(t, 2, k.Attempts[transport.Write])
 	require.EqualValues(t, 9*3000, k.ByOp[transport.Write].Latency.Sum)
+	require.EqualValues(t, 228, k.ByOp[transport.Write].Sizes.Sum, "of pages, not of the call for each")
 	require.Empty(t, r.step(), "there is nothing to cut")
 	require.Nil(t, r.core.FreeBatch(b))
 }

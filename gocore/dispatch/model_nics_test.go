@@ -38,13 +38,16 @@ func (m *model) anyRail(r *rand.Rand, id plan.LinkID, index int) *wire {
 	return rail
 }
 
-// lateRail is a NIC that comes while work is on its way. Plans of before do not know it by their keys.
+// lateRail is a NIC that comes while work is on its way. Plans of before do not know it by their keys. Rails before it
+// may come later, or never: their indices are the transport's.
 func (m *model) lateRail(r *rand.Rand, id plan.LinkID) {
 	l := m.core.link(id)
 	if m.calm || l == nil || int(m.check.links[id].peer) >= m.peers {
 		return
 	}
-	rail := m.anyRail(r, id, len(l.rails))
+	rail := m.anyRail(r, id, len(l.rails)+r.IntN(3))
+	m.core.Link(id) // to be looked at while rails are missing, as Gauges is
+	m.core.Gauges(l.spec.Transport)
 	if m.late = append(m.late, rail); m.pausesOnly {
 		rail.failed, rail.lost = 0, 0
 	}

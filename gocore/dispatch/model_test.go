@@ -414,10 +414,10 @@ func (m *model) leaks() {
 			k.fail("link %d is not idle: %s", l.id, c.Explain(l.id))
 		}
 		for _, r := range l.rails {
-			if r.low != 0 || !r.device.idle() {
+			if r != nil && (r.low != 0 || !r.device.idle()) {
 				k.fail("NIC %v is not idle", r.device.key)
 			}
-			if r.bytes != 0 || r.slices != 0 {
+			if r != nil && (r.bytes != 0 || r.slices != 0) {
 				k.fail("rail %s has %d bytes in flight for ever", r.name(), r.bytes)
 			}
 		}

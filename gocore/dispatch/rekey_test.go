@@ -292,3 +292,23 @@ func TestAFenceEndsATaskThatCameWithAKeyOfBefore(t *testing.T) {
 	}
 	require.Equal(t, Failed, r.status(b).State)
 }
+
+// Another region's key has a successor on the same link.
+func TestAFenceEndsTheTasksOfItsRegionAlone(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 64*kib)
+	replaced, plain := to(r.core, id), to(r.core, id)
+	plain.Routes[0].Hops[0].RemoteKey = 5
+	r.rekey(id, 1, 2)
+	for _, fenced := range []transport.RemoteKey{5, 2, 1} {
+		b := [2]BatchID{r.submit(replaced, High, 256*kib, clock.Never), r.submit(plain, High, 256*kib, clock.Never)}
+		r.core.Fenced(map[RegionKey]transport.Epoch{{Link: id, Key: fenced}: 1}, r.now)
+		r.step()
+		r.drain()
+		want := [2]State{Failed, Completed}
+		if fenced == 5 {
+			want = [2]State{Completed, Failed}
+		}
+		require.Equal(t, want, [2]State{r.status(b[0]).State, r.status(b[1]).State}, "the region of key %d", fenced)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -135,4 +136,42 @@ func TestANICIsKeptWhileARailOfItHasSomethingInFlight(t *testing.T) {
 	r.core.RemoveLink(id)
 	require.Empty(t, r.core.devices)
 	require.Empty(t, r.core.ends.byName)
+}
+
+// A transport numbers its rails, and need not bring the first one up first.
+func TestALinkMayLackItsFirstRails(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 0, 0)
+	r.railUp(id, 3, 1, 1<<20)
+	r.railUp(id, 1, 1, 1<<20)
+	p := to(r.core, id)
+	r.core.RailDown(id, railOf(id, 7, 1), broken(errs.ScopeRail), r.now) // one that never came
+	b := r.submit(p, High, 256*kib, clock.Never)
+	require.Equal(t, uint64(0b1010), r.used())
+	require.Equal(t, 2, r.core.Gauges(0).RailsUp)
+	require.Len(t, r.core.Link(id).Rails, 2)
+	r.core.RailDown(id, railOf(id, 3, 1), broken(errs.ScopeRail), r.now)
+	require.Equal(t, 1, r.core.Gauges(0).RailsDown)
+	for range 4 {
+		r.wait(time.Second) // the peer is silent: each of its rails is looked at
+	}
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+// A rail is one state for each generation: a second report of the same one would forget its flight.
+func TestAGenerationOfARailComesUpOnce(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 1<<20)
+	b := r.submit(to(r.core, id), High, 128*kib, clock.Never)
+	flight := r.core.Gauges(0).InFlight
+	require.NotZero(t, flight)
+	for _, generation := range []int{1, 0} {
+		r.railUp(id, 0, generation, 1<<20)
+		require.Empty(t, r.step(), "nothing is sent again")
+		require.Equal(t, flight, r.core.Gauges(0).InFlight)
+	}
+	r.drain()
+	require.Equal(t, Status{State: Completed, Attempts: 1, Bytes: 128 * kib}, r.status(b))
+	require.Zero(t, r.core.Gauges(0).InFlight)
 }
