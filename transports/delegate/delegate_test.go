@@ -31,10 +31,12 @@ type side struct {
 
 	ended chan transport.Completion
 	ready chan transport.Rail
+	down  chan transport.Link
 
 	mu       sync.Mutex
 	calls    func(message []byte) (lost bool) // before the peer sees it; nil: all arrive
 	replies  func(message []byte) (lost bool) // behind the peer; nil: all come back
+	refusal  *errs.Error                      // of each call, nil for none
 	orders   []transport.Order
 	canceled int
 	confined int
@@ -46,7 +48,8 @@ type side struct {
 
 func newSide(t *testing.T, id byte) *side {
 	s := &side{t: t, self: transport.Peer{Address: string('a' + rune(id)), ID: transport.ID{id}},
-		ended: make(chan transport.Completion, 64), ready: make(chan transport.Rail, 64)}
+		ended: make(chan transport.Completion, 64), ready: make(chan transport.Rail, 64),
+		down: make(chan transport.Link, 64)}
 	open, err := Factory{}.Open(t.Context(), Settings{Lanes: 3}, s, s)
 	require.NoError(t, err)
 	s.open = open
@@ -82,8 +85,11 @@ func pair(t *testing.T) (asker, owner *side, slice func() *transport.Slice) {
 func (s *side) Call(ctx context.Context, _ transport.Peer, message []byte) ([]byte, error) {
 	lost := errs.New(errs.PeerUnreachable, "call", "the connection broke").WithScope(errs.ScopeLink, errs.SidePath)
 	s.mu.Lock()
-	calls, replies := s.calls, s.replies
+	calls, replies, refusal := s.calls, s.replies, s.refusal
 	s.mu.Unlock()
+	if refusal != nil {
+		return nil, refusal
+	}
 	if calls != nil && calls(message) {
 		return nil, lost
 	}
@@ -104,12 +110,12 @@ func (s *side) Fenced(_ transport.Link, _ transport.RemoteKey, epoch transport.E
 	defer s.mu.Unlock()
 	s.fences = append(s.fences, epoch)
 }
-func (s *side) RailUp(transport.RailInfo)            {}
-func (s *side) RailDown(transport.Rail, *errs.Error) {}
-func (s *side) LinkDown(transport.Link, *errs.Error) {}
-func (s *side) Ready(rail transport.Rail)            { s.ready <- rail }
-func (s *side) Progress(transport.Rail)              {}
-func (s *side) Complete(list []transport.Completion) { s.ended <- list[0] }
+func (s *side) RailUp(transport.RailInfo)                   {}
+func (s *side) RailDown(transport.Rail, *errs.Error)        {}
+func (s *side) LinkDown(link transport.Link, _ *errs.Error) { s.down <- link }
+func (s *side) Ready(rail transport.Rail)                   { s.ready <- rail }
+func (s *side) Progress(transport.Rail)                     {}
+func (s *side) Complete(list []transport.Completion)        { s.ended <- list[0] }
 func (s *side) Lent(key transport.LocalKey) (transport.Lent, bool) {
 	return transport.Lent{ID: 9, Addr: 1 << 20, Size: 1 << 20,
 		Descriptors: map[string]transport.Descriptor{"tcp": {1, 2, 3}}}, key != 0
@@ -150,6 +156,13 @@ func (s *side) through(calls, replies func([]byte) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls, s.replies = calls, replies
+}
+
+// refusals are the answers to all calls from here on.
+func (s *side) refusals(err *errs.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusal = err
 }
 
 func (s *side) end() transport.Completion {
