@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -79,6 +81,8 @@ func TestAnyAddressOfThePeerWillDo(t *testing.T) {
 			"%s: the other address is tried beside the first", name)
 		require.Equal(t, []string{b.self.Address, cut}, a.client.ways.of(peer),
 			"the address that answered is asked first from now on")
+		a.client.Know(peer, []string{b.self.Address})
+		require.Equal(t, []string{b.self.Address, cut}, a.client.ways.of(peer), "the same news again change nothing")
 		answer, err := a.client.Call(within(t), peer, "tcp", []byte("hello"))
 		require.NoError(t, err)
 		require.Contains(t, string(answer), "tcp hello")
@@ -88,10 +92,16 @@ func TestAnyAddressOfThePeerWillDo(t *testing.T) {
 func TestLoopbackAddressesOfAnotherMachineAreNoWay(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
-	peer := at("10.1.2.3:4", b)
-	peer.Network = "elsewhere"
-	a.client.Know(peer, []string{b.self.Address})
-	require.Equal(t, []string{"10.1.2.3:4"}, a.client.ways.of(peer))
+	_, port, err := net.SplitHostPort(b.self.Address)
+	require.NoError(t, err)
+	peer := at("10.1.2.3:"+port, b)
+	for network, want := range map[string][]string{a.self.Network: {"10.1.2.4:" + port, b.self.Address},
+		"elsewhere": {"10.1.2.4:" + port}} {
+		peer.Network = network
+		peer.ID[0]++ // another engine
+		a.client.Know(peer, []string{"10.1.2.4:" + port, b.self.Address})
+		require.Equal(t, append([]string{peer.Address}, want...), a.client.ways.of(peer))
+	}
 }
 
 func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
@@ -112,4 +122,62 @@ func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
 	_, err = a.client.Probe(within(t), moved)
 	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err))
 	require.ErrorContains(t, err, moved.Address)
+}
+
+// knownBy gives a client an engine with a further address at the same port, and returns the two.
+func (n *node) knownBy(number int) (transport.Peer, string) {
+	peer := transport.Peer{Address: fmt.Sprintf("10.0.%d.%d:7000", number>>8, number&255),
+		ID: transport.NumberedID(uint64(number))}
+	further := fmt.Sprintf("10.1.%d.%d:7000", number>>8, number&255)
+	n.client.Know(peer, []string{further})
+	return peer, further
+}
+
+// An address that has not answered is tried a few times a minute, and one that has at any time.
+func TestAnAddressIsTriedAgainAMinuteLater(t *testing.T) {
+	a := start(t, "127.0.0.1:0")
+	peer, further := a.knownBy(1)
+	w, now := &a.client.ways, time.Now()
+	for minute := range 3 {
+		for try := range 2 * wayTries {
+			at := now.Add(time.Duration(minute)*wayEvery + time.Duration(try)*time.Second)
+			require.Equal(t, try < wayTries, w.may(peer, further, at), "minute %d, try %d", minute, try)
+			require.True(t, w.may(peer, peer.Address, at), "its own address is the user's word")
+		}
+	}
+	w.prefer(peer, further)
+	for range 2 * wayTries {
+		require.True(t, w.may(peer, further, now))
+	}
+}
+
+// Peers name address after address. The notes of them are bounded, and the newest one is kept.
+func TestTheNotesOfAddressesAreBounded(t *testing.T) {
+	a := start(t, "127.0.0.1:0")
+	w, now := &a.client.ways, time.Now()
+	var last transport.Peer
+	var further string
+	for number := range waysMax + 100 {
+		last, further = a.knownBy(number)
+		_ = w.may(last, further, now)
+	}
+	require.Len(t, w.peers, waysMax)
+	require.Len(t, w.knocks, waysMax)
+	require.Equal(t, []string{last.Address, further}, w.of(last), "the newest is known")
+	require.False(t, w.may(last, further, now), "nothing is tried that cannot be counted")
+	require.True(t, w.may(last, further, now.Add(wayEvery)))
+	require.Len(t, w.knocks, 1)
+
+	known := maps.Clone(w.peers)
+	a.client.Know(transport.Peer{Address: "10.3.0.1:7000", ID: transport.NumberedID(1)}, []string{"10.3.0.1:7000"})
+	require.Equal(t, known, w.peers, "an engine with one address needs no note")
+	many := make([]string, 3*wayMax)
+	for i := range many {
+		many[i] = fmt.Sprintf("10.2.0.%d:7000", i)
+	}
+	a.client.Know(last, many)
+	require.Len(t, w.of(last), wayMax)
+	for key := range known {
+		require.NotNil(t, w.peers[key], "news of a known engine forget no other one")
+	}
 }

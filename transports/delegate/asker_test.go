@@ -2,6 +2,7 @@ package delegate
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,13 +19,21 @@ func TestAWithdrawalLeavesOtherOrders(t *testing.T) {
 	back, stays := slice(), slice()
 	require.Equal(t, 2, asker.open.Submit([]*transport.Slice{back, stays}))
 	owner.awaitOrders(2)
+	goesOn := func() (yes bool) {
+		l := asker.open.(*delegate).links.Lookup(stays.Rail.Link)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return slices.ContainsFunc(l.lanes, func(a *lane) bool { return a.slice == stays && !a.canceled })
+	}
 	asker.open.Withdraw([]*transport.Slice{back})
+	require.True(t, goesOn())
 	done := asker.end()
 	require.Equal(t, back.Id, done.Id)
 	require.Equal(t, errs.Withdrawn, done.Err.Code)
 	old := stays.Rail
 	old.Generation-- // of a fence that was late
 	asker.open.Fence(old)
+	require.True(t, goesOn())
 	release()
 	done = asker.end()
 	require.Equal(t, stays.Id, done.Id)

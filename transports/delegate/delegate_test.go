@@ -44,6 +44,9 @@ type side struct {
 	hold     chan struct{} // orders end when it is closed, or when they are cancelled; nil: at once
 	lingers  func()        // a cancelled order ends behind it
 	dirty    bool
+	failure  error // of each order, nil for none
+
+	malformed int // messages
 }
 
 func newSide(t *testing.T, id byte) *side {
@@ -101,7 +104,6 @@ func (s *side) Call(ctx context.Context, _ transport.Peer, message []byte) ([]by
 }
 
 func (s *side) Self() transport.Peer                              { return s.self }
-func (s *side) Refused(transport.Refusal, string, error)          {}
 func (s *side) Addresses() []netip.Addr                           { return nil }
 func (s *side) Describe(transport.LocalKey, transport.Descriptor) {}
 func (s *side) Log() *slog.Logger                                 { return slog.New(slog.DiscardHandler) }
@@ -116,6 +118,12 @@ func (s *side) LinkDown(link transport.Link, _ *errs.Error) { s.down <- link }
 func (s *side) Ready(rail transport.Rail)                   { s.ready <- rail }
 func (s *side) Progress(transport.Rail)                     {}
 func (s *side) Complete(list []transport.Completion)        { s.ended <- list[0] }
+func (s *side) Refused(why transport.Refusal, _ string, _ error) {
+	if why == transport.RefusedMalformed {
+		s.malformed++
+	}
+}
+
 func (s *side) Lent(key transport.LocalKey) (transport.Lent, bool) {
 	return transport.Lent{ID: 9, Addr: 1 << 20, Size: 1 << 20,
 		Descriptors: map[string]transport.Descriptor{"tcp": {1, 2, 3}}}, key != 0
@@ -134,7 +142,7 @@ func (s *side) Execute(ctx context.Context, o *transport.Order) (bool, error) {
 	hold, dirty := s.hold, s.dirty
 	s.mu.Unlock()
 	if hold == nil {
-		return dirty, nil
+		return dirty, s.failure
 	}
 	select {
 	case <-hold:

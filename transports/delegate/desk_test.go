@@ -1,6 +1,7 @@
 package delegate
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"sync"
@@ -170,9 +171,11 @@ func TestALaneIsForgottenWhenNoMessageOfItComesAnyMore(t *testing.T) {
 	}
 	require.False(t, begins(1, 100, true), "messages of its orders may come yet")
 	ages(1, 0, time.Hour) // is running
-	ages(1, 5, 2*time.Minute)
-	ages(1, 6, 3*time.Minute)
-	for _, oldest := range []uint64{6, 5} {
+	order := []uint64{6, 1, 9, 3, 12, 5, 2, 11}
+	for i, lane := range order {
+		ages(1, lane, time.Hour-time.Duration(i)*time.Minute)
+	}
+	for _, oldest := range order {
 		require.True(t, begins(1, 100+oldest, true))
 		require.False(t, known(1, oldest))
 	}
@@ -193,6 +196,47 @@ func TestALaneIsForgottenWhenNoMessageOfItComesAnyMore(t *testing.T) {
 	require.Len(t, d.lanes, lanesAll)
 	require.NotContains(t, d.ofPeer, transport.ID{2, 1})
 	require.Equal(t, lanesMost, d.ofPeer[transport.ID{1, 1}])
+}
+
+// A message that is cut, has bytes too many, or an unknown kind is no order, and it is counted as the peer's.
+func TestMalformedMessagesAreRefused(t *testing.T) {
+	asker, owner, slice := pair(t)
+	order := orderOf(slice())
+	order.Offset, order.Lent = 0, transport.Lent{ID: 1, Size: 1 << 20, Descriptors: map[string]transport.Descriptor{
+		"tcp": {1, 2, 3}}}
+	good := (&message{kind: begin, lane: 1, seq: 1, order: order}).encode(nil)
+	bad := [][]byte{append(bytes.Clone(good), 0), append((&message{kind: ask, lane: 1, seq: 1}).encode(nil), 0),
+		(&message{kind: begin, lane: 1, order: order}).encode(nil)}
+	for n := range good {
+		bad = append(bad, good[:n])
+	}
+	for kind := range 256 {
+		if m := (&message{kind: uint8(kind), lane: 1, seq: 1}); m.kind < begin || m.kind > fenced {
+			bad = append(bad, m.encode(nil))
+		}
+	}
+	for i, b := range bad {
+		_, err := owner.open.Serve(t.Context(), asker.self, b)
+		require.Equal(t, errs.Protocol, errs.CodeOf(err), "%x", b)
+		require.Equal(t, i+1, owner.malformed)
+	}
+	require.Zero(t, owner.count())
+	_, err := owner.open.Serve(t.Context(), asker.self, good)
+	require.NoError(t, err)
+}
+
+// The end of an order is the error of the owner's transfer, as one of the far side: the paths in it are the owner's.
+func TestTheOwnersErrorIsTheAskers(t *testing.T) {
+	asker, owner, slice := pair(t)
+	owner.failure = errs.New(errs.OutOfMemory, "copy", "the device is full").WithScope(errs.ScopeTransport,
+		errs.SideLocal).WithPeer("10.0.0.1:7000", "nvlink", "cuda:0").WithHint("free some")
+	require.Equal(t, 1, asker.open.Submit([]*transport.Slice{slice()}))
+	err := asker.end().Err
+	require.Equal(t, errs.OutOfMemory, err.Code)
+	require.Equal(t, []string{"the device is full", "free some", "", "", ""},
+		[]string{err.Cause, err.Hint, err.Peer, err.Transport, err.Rail})
+	require.Equal(t, errs.SideRemote, err.Side)
+	require.Equal(t, errs.ScopeLink, err.Scope, "other peers of this transport are not to blame")
 }
 
 // A message that its sender repeats takes nothing back, and an order after order on one lane is one lane.
