@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +115,17 @@ def test_descriptor_lists_are_those_of_upstream() -> None:
     ]
     registered.remDesc(0)
     assert list(registered) == [(0, 4, 4, "")]
+    registered.append((0, 5, 5, "more"))
+    registered.addDesc((0, 6, 6))
+    registered[0] = (0, 7, 7)
+    for wrong in ((0, 8), (0, -1, 8, "text")):  # and its rows and texts stay in step
+        with pytest.raises(nixl.nixlInvalidParamError):
+            registered.append(wrong)
+    want = [(0, 7, 7, ""), (0, 5, 5, "more"), (0, 6, 6, "")]
+    assert list(registered) == want == list(descriptors.deserialized(registered.serialized()))
+    assert list(nixl.nixlRegDList("FILE", [row[:3] for row in want]).texts) == [""] * 3
+    registered.clear()
+    assert registered.isEmpty() and not registered.texts
     with pytest.raises(nixl.nixlInvalidParamError):
         descriptors.deserialized(nixl.nixlXferDList("DRAM", [(1, 2, 3)]).serialized()[:-1])
 
@@ -122,6 +135,8 @@ def test_a_list_to_register_keeps_its_texts_on_its_way() -> None:
     received = descriptors.deserialized(listed.serialized())
     assert isinstance(received, nixl.nixlRegDList) and list(received) == list(listed)
     assert descriptors.deserialized(listed.trim().serialized()) == listed.trim()
+    for empty in (nixl.nixlXferDList("DRAM"), nixl.nixlRegDList("VRAM")):
+        assert descriptors.deserialized(empty.serialized()) == empty
     for wrong in (
         listed.serialized()[:-1],
         listed.serialized() + b"1",
@@ -200,6 +215,48 @@ def test_a_transfer_of_nothing_is_done(agents: Agents, seed: int) -> None:
     agent.release_xfer_handle(handle)
     agent.release_dlist_handle(local)
     memory.check()
+
+
+class Tensor:
+    """The least that is a tensor, where there is no torch."""
+
+    def __init__(self, array: Any, kind: str = "cpu", index: int = -1, contiguous: bool = True) -> None:
+        self.array, self.device, self.contiguous = array, SimpleNamespace(type=kind, index=index), contiguous
+        self.data_ptr: Callable[[], int] = lambda: int(array.ctypes.data)
+        self.numel: Callable[[], int] = lambda: int(array.size)
+        self.element_size: Callable[[], int] = lambda: int(array.itemsize)
+        self.get_device: Callable[[], int] = lambda: index
+        self.is_contiguous: Callable[[], bool] = lambda: contiguous
+
+
+def test_tensors_are_their_bytes_on_their_device(agents: Agents, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor))
+    draw = np.random.default_rng(seed)
+    ours, theirs = ([draw.random(n).astype(kind) for n, kind in ((300, "f4"), (77, "f8"))] for _ in range(2))
+    one, two = agents("one"), agents("two")
+    for agent, arrays in ((one, ours), (two, theirs)):
+        agent.register_memory([Tensor(array) for array in arrays])
+    one.add_remote_agent(two.get_agent_metadata())
+    here = one.get_xfer_descs([Tensor(array) for array in ours])
+    there = two.get_xfer_descs([Tensor(array) for array in theirs])
+    assert [row[1:] for row in here] == [(1200, 0), (616, 0)]
+    handle = one.initialize_xfer("WRITE", here, there, "two")
+    one.transfer(handle)
+    assert ended(one, handle) == "DONE"
+    for mine, its in zip(ours, theirs):
+        assert mine.tobytes() == its.tobytes()
+
+    bytes_of, strange = ours[0], SimpleNamespace()
+    on_gpu = one.get_xfer_descs(Tensor(bytes_of, "cuda", 3))
+    assert (on_gpu.getType(), on_gpu[0][1:]) == (descriptors.VRAM_SEG, (1200, 3))
+    for words, tensors in (
+        ("of one list are on", [Tensor(bytes_of), Tensor(bytes_of, "cuda", 0)]),
+        ("of one list are on", [Tensor(bytes_of, "cuda", 1), Tensor(bytes_of, "cuda", 0)]),
+        ("not contiguous", [Tensor(bytes_of), Tensor(bytes_of, contiguous=False)]),
+        ("'SimpleNamespace' in it", [Tensor(bytes_of), strange]),
+    ):
+        with pytest.raises(nixl.nixlInvalidParamError, match=words):
+            one.get_xfer_descs(tensors)
 
 
 def test_a_wrong_list_is_named(agents: Agents, seed: int) -> None:
