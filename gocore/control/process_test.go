@@ -16,6 +16,7 @@ import (
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/forked"
+	"github.com/tent-engine/tent/tests/ports"
 )
 
 func TestMain(m *testing.M) {
@@ -72,7 +73,7 @@ func child(t *testing.T, address string) (c *forked.Child, listens string) {
 func TestKilledProcessIsReplacedAtItsPort(t *testing.T) {
 	checkLeaks(t)
 	a := start(t, "127.0.0.1:0")
-	process, address := child(t, "127.0.0.1:0")
+	process, address := child(t, ports.Address(t))
 	for range 3 {
 		old, err := a.client.Open(within(t), address)
 		require.NoError(t, err)

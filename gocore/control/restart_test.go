@@ -12,13 +12,14 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/ports"
 )
 
 func TestRestartedPeerGetsItsPortAndIsFoundAtOnce(t *testing.T) {
 	checkLeaks(t)
 	a := start(t, "127.0.0.1:0")
-	b := start(t, "127.0.0.1:0")
-	address := b.self.Address
+	address := ports.Address(t)
+	b := start(t, address)
 	for range 10 {
 		old := open(t, a, b)
 		b.close()
@@ -36,7 +37,7 @@ func TestRestartedPeerGetsItsPortAndIsFoundAtOnce(t *testing.T) {
 
 func TestOpenWorksInTheSameCallAfterARestart(t *testing.T) {
 	checkLeaks(t)
-	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	a, b := start(t, "127.0.0.1:0"), start(t, ports.Address(t))
 	for range 10 {
 		open(t, a, b)
 		b.close()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/ports"
 )
 
 // at is a peer known by an address that is not its own.
@@ -20,14 +21,6 @@ func at(address string, of *node) transport.Peer {
 	peer := of.self
 	peer.Address = address
 	return peer
-}
-
-// refusing is an address where nobody listens any more.
-func refusing(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
 }
 
 // elsewhere is another address of this machine with the same port.
@@ -67,7 +60,7 @@ func TestAPeerCannotMakeUsKnockEverywhere(t *testing.T) {
 func TestAnyAddressOfThePeerWillDo(t *testing.T) {
 	checkLeaks(t)
 	a := start(t, "127.0.0.1:0")
-	for name, cut := range map[string]string{"silent": stranger(t, func(net.Conn) {}), "refusing": refusing(t)} {
+	for name, cut := range map[string]string{"silent": stranger(t, func(net.Conn) {}), "refusing": ports.Address(t)} {
 		b := start(t, elsewhere(t, cut))
 		peer := at(cut, b)
 		_, err := a.client.Probe(within(t), peer)
@@ -106,7 +99,7 @@ func TestLoopbackAddressesOfAnotherMachineAreNoWay(t *testing.T) {
 
 func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
 	checkLeaks(t)
-	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	a, b := start(t, "127.0.0.1:0"), start(t, ports.Address(t))
 	c := start(t, elsewhere(t, b.self.Address))
 	peer := open(t, a, b)
 	gone := peer
@@ -116,7 +109,7 @@ func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
 	require.ErrorContains(t, err, b.self.Address)
 
-	moved := at(refusing(t), b) // another engine at another address proves nothing
+	moved := at(ports.Address(t), b) // another engine at another address proves nothing
 	c = start(t, elsewhere(t, moved.Address))
 	a.client.Know(moved, []string{c.self.Address})
 	_, err = a.client.Probe(within(t), moved)

@@ -11,6 +11,7 @@ import os
 import runpy
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from .faults import Struck
+from .ports import keep_port, port_of
 
 if TYPE_CHECKING:
     import tent
@@ -46,11 +48,15 @@ class PeerProcess:
         self._swap = dict(swap or {})
         self._settings = dict(settings)
         self._options = list(options)
-        self.process = self._start(self._settings)
+        self._kept: socket.socket | None = None
+        if not int(self._settings.get("rpc_server_port", 0)):  # restart() takes it again: nobody may have it meanwhile
+            self._kept = keep_port()
+            self._settings["rpc_server_port"] = port_of(self._kept)
+        self.process = self._start()
         self.address: str = self._answer()
 
-    def _start(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-        given = json.dumps({"name": self.name, "settings": settings, "swap": self._swap})
+    def _start(self) -> subprocess.Popen[bytes]:
+        given = json.dumps({"name": self.name, "settings": self._settings, "swap": self._swap})
         command = [sys.executable, *self._options, "-m", "tent.testing.peer", given]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -83,7 +89,7 @@ class PeerProcess:
         """Kills it and starts a new one, without regions, at the same address."""
         self.kill()
         self._close_pipes()
-        self.process = self._start({**self._settings, "rpc_server_port": int(self.address.rpartition(":")[2])})
+        self.process = self._start()
         self.address = self._answer()
 
     def region(self, name: str, size: int, seed: int, alignment: int = 0) -> None:
@@ -177,6 +183,8 @@ class PeerProcess:
         """Ends it in any state; it is gone afterwards."""
         self.kill()
         self._close_pipes()
+        if self._kept:
+            self._kept.close()
 
     def _close_pipes(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):

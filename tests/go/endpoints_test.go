@@ -16,6 +16,7 @@ import (
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/ports"
 )
 
 func fetch(t *testing.T, address, path string) string {
@@ -113,14 +114,7 @@ func TestMetricsBeyondLoopbackNeedAWordAboutSecurity(t *testing.T) {
 // A peer that ends and comes back at its address, with the same ports, is two peers while both are open. The page has
 // the rails of the one that is there.
 func TestMetricsAreServedWhenAPeerComesBackAtItsAddress(t *testing.T) {
-	var ports [2]int
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-		require.NoError(t, l.Close())
-	}
-	settings := map[string]any{"rpc_server_port": ports[0], "transports/tcp/port": ports[1]}
+	settings := map[string]any{"rpc_server_port": ports.Keep(t), "transports/tcp/port": ports.Keep(t)}
 	e := openAll(t, map[string]any{"transports/shm/enable": false})
 	source := memory(t, 4096)
 	offer(t, e, source, "")

@@ -14,6 +14,7 @@ import pytest
 
 import tent
 from tent.testing import Memory, PeerProcess
+from tent.testing.ports import keep_port, port_of
 
 T = TypeVar("T")
 
@@ -67,6 +68,13 @@ def keep() -> Iterator[Callable[[T], T]]:
 
     yield hold
     held.clear()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that an engine may listen at, and another one behind it: no other process gets it until the test ends."""
+    with keep_port() as kept:
+        yield port_of(kept)
 
 
 @pytest.fixture

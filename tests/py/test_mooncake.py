@@ -28,14 +28,16 @@ def at(memory: Memory, offset: int = 0) -> int:
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
+def pair(port: int) -> Iterator[Pair]:
+    """Makes two engines, and the address of the second, at which another one may follow."""
     made: list[TransferEngine] = []
 
     def make(**options: Any) -> tuple[TransferEngine, TransferEngine, str]:
-        for _ in range(2):
+        for name in ("127.0.0.1", f"127.0.0.1:{port}"):
             made.append(TransferEngine(options=options or None))
-            assert made[-1].initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
-        return made[-2], made[-1], f"127.0.0.1:{made[-1].get_rpc_port()}"
+            assert made[-1].initialize(name, "P2PHANDSHAKE", "tcp", "") == 0
+        assert made[-1].get_rpc_port() == port
+        return made[-2], made[-1], f"127.0.0.1:{port}"
 
     yield make
     for engine in made:

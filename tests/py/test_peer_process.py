@@ -81,7 +81,7 @@ def test_an_answer_that_stops_in_its_midst_is_none(monkeypatch: pytest.MonkeyPat
     made: list[PeerProcess] = []
 
     class Halting(PeerProcess):
-        def _start(self, settings: dict[str, object]) -> subprocess.Popen[bytes]:
+        def _start(self) -> subprocess.Popen[bytes]:
             made.append(self)
             return subprocess.Popen(["sh", "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

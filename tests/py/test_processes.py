@@ -141,15 +141,14 @@ def test_a_paused_peer_is_silent_and_then_back(engines: Open, peers: Start) -> N
     local.close()
 
 
-def test_restarted_at_the_same_address(engines: Open, peers: Start, keep: Any) -> None:
-    engine, first = engines(), peers(seed=7)
+def test_restarted_at_the_same_address(engines: Open, peers: Start, keep: Any, port: int) -> None:
+    engine, first = engines(), peers(seed=7, settings={"rpc_server_port": port})
     memory = Memory(1 << 20, 3)
     local = keep(engine.register(memory.view))
     old = engine.open(first.address)
     remote = old["kv"]
     engine.write(local, remote).result(10)
     first.kill()
-    port = int(first.address.rpartition(":")[2])
     second = peers(seed=8, settings={"rpc_server_port": port})  # gets its old port at once
     assert second.address == first.address
     with pytest.raises(tent.TentError) as caught:
@@ -165,8 +164,8 @@ def test_restarted_at_the_same_address(engines: Open, peers: Start, keep: Any) -
     assert old.alive(timeout=5) is False
 
 
-def test_blobs_open_without_a_word_and_refuse_another_incarnation(engines: Open, peers: Start) -> None:
-    engine, first = engines(), peers()
+def test_blobs_open_without_a_word_and_refuse_another_incarnation(engines: Open, peers: Start, port: int) -> None:
+    engine, first = engines(), peers(settings={"rpc_server_port": port})
     blob = bytes.fromhex(first.run(peer_side.export))
     assert len(blob) < 1024
     with engine.open(blob) as peer, engine.allocate(4096) as local:
@@ -175,7 +174,7 @@ def test_blobs_open_without_a_word_and_refuse_another_incarnation(engines: Open,
         assert bytes(local.view) == bytes(Memory(4096, 7).view)
     first.kill()
     engine.open(blob).close()  # nobody is asked
-    peers(settings={"rpc_server_port": int(first.address.rpartition(":")[2])})
+    peers(settings={"rpc_server_port": port})
     with engine.allocate(4096) as local, engine.open(blob) as stale, pytest.raises(tent.TentError) as caught:
         engine.read(local, stale["kv"][0:4096]).result(10)
     assert caught.value.code in ("PEER_RESTARTED", "PEER_UNREACHABLE")

@@ -158,17 +158,17 @@ def test_the_key_may_come_from_the_environment(
     assert engines(security={"cluster_key": key(1)}).open(member.address).alive(timeout=10)
 
 
-def test_a_blob_authenticates_its_engine(engines: Open) -> None:
+def test_a_blob_authenticates_its_engine(engines: Open, port: int) -> None:
     """The blob has the fingerprint of a key: another engine at the address is not taken for the one that made it."""
-    made, other = engines(), engines()
+    made, other = engines(rpc_server_port=port), engines()
     blob = made.export()
     forged = bytes(blob).replace(made.address.encode(), other.address.encode())
     if len(forged) == len(blob):  # the ports have equally many digits
         with pytest.raises(tent.InvalidArgumentError, match="checksum"):
             engines().open(forged)
-    address, port = made.address, made.address.rsplit(":", 1)[1]
+    address = made.address
     made.close()
-    with engines(rpc_server_port=int(port)) as successor:
+    with engines(rpc_server_port=port) as successor:
         assert successor.address == address
         with engines().open(blob) as segment, pytest.raises(tent.PeerRestartedError):
             segment.refresh()

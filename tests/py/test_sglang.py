@@ -149,10 +149,11 @@ def test_a_decode_server_that_dies_fails_its_rooms_alone(made: Make, sides: Any,
     prefill.pool.check()
 
 
-def test_pages_go_by_mooncakes_calls_from_many_threads(made: Make, seed: int) -> None:
+def test_pages_go_by_mooncakes_calls_from_many_threads(made: Make, seed: int, port: int) -> None:
     """A thread for each layer, as SGLang's pool has them; a session that has failed is probed and used again."""
     draw = random.Random(seed)
-    prefill, decode = made(MooncakeServer, seed), made(MooncakeServer, seed + 100)
+    prefill = made(MooncakeServer, seed)
+    decode = made(MooncakeServer, seed + 100, config={"rpc_server_port": port})
     results: list[int] = []
     free = draw.sample(range(PAGES), PAGES)
     threads = []
@@ -172,7 +173,6 @@ def test_pages_go_by_mooncakes_calls_from_many_threads(made: Make, seed: int) ->
     decode.pool.aux.expect(2 * AUX, prefill.pool.aux.expected[AUX : 2 * AUX])
     decode.pool.check()
 
-    port = decode.engine.get_rpc_port()
     decode.engine.close()
     assert prefill.send(decode.session, decode.pool, [0], [0], range(1)) == -1
     prefill.probe_failed()

@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/tests/ports"
 )
 
 // patience bounds each wait of a test on a machine that others use, too.
@@ -37,11 +39,8 @@ var kinds = []string{"etcd", "redis", "http"}
 // newService starts a service with a password and TLS, if files are named for these.
 func newService(t *testing.T, kind, files, word string) *service {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s := &service{t: t, kind: kind, address: listener.Addr().String(), folder: filepath.Join(t.TempDir(), kind),
+	s := &service{t: t, kind: kind, address: ports.Address(t), folder: filepath.Join(t.TempDir(), kind),
 		files: files, word: word}
-	require.NoError(t, listener.Close())
 	t.Cleanup(s.kill)
 	s.start()
 	return s
