@@ -166,14 +166,17 @@ func (r *rogue) attach(e *engine.Engine) (transport.Link, transport.Rail, *errs.
 	r.t.Helper()
 	link, err := r.transport.Attach(e.Self())
 	require.NoError(r.t, err)
-	select {
-	case up := <-r.rails:
-		return link, up.Rail, nil
-	case cause := <-r.down:
-		return link, transport.Rail{}, cause
-	case <-time.After(patience):
-		r.t.Fatal("neither a rail nor a refusal")
-		return 0, transport.Rail{}, nil
+	for late := time.After(patience); ; {
+		select {
+		case up := <-r.rails:
+			return link, up.Rail, nil
+		case cause := <-r.down:
+			if cause.Code != errs.Timeout { // that of a busy machine: the link goes on asking
+				return link, transport.Rail{}, cause
+			}
+		case <-late:
+			r.t.Fatal("neither a rail nor a refusal")
+		}
 	}
 }
 
