@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -120,7 +119,7 @@ func TestTheGreatestSizesAreOutOfMemoryToo(t *testing.T) {
 	plugs := []Plug{{Factory: tcp.Factory{}, Settings: tcp.Settings{}}}
 	e, err := Open(t.Context(), Options{Config: c, Transports: plugs})
 	require.NoError(t, err)
-	defer func() { require.Empty(t, e.Close(time.Second, true)) }()
+	defer func() { require.Empty(t, e.Close(patience, true)) }()
 	for _, size := range []uint64{1 << 42, 1<<46 + 1, 1<<63 - 1, 1<<64 - 1} {
 		_, _, err := e.Allocate(Memory{Size: size, Location: "cpu:0"})
 		require.Equal(t, errs.OutOfMemory, errs.From("test", err).Code, "%d bytes", size)

@@ -199,7 +199,7 @@ func TestAPeerThatIsLeftDuringItsFirstUseKeepsNoLink(t *testing.T) {
 			require.Zero(t, c.links)
 		}
 		e.closed.Store(false)
-		require.Empty(t, e.Close(time.Second, true))
+		require.Empty(t, e.Close(patience, true))
 		require.Zero(t, c.links)
 	}
 }

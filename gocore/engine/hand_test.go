@@ -169,7 +169,7 @@ func (h *hand) complete(err *errs.Error) {
 func (h *hand) await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	expired := false
-	timer := time.AfterFunc(10*time.Second, func() { h.locked(func() { expired = true }) })
+	timer := time.AfterFunc(patience, func() { h.locked(func() { expired = true }) })
 	defer timer.Stop()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,6 +178,9 @@ func (h *hand) await(t *testing.T, what string, cond func() bool) {
 	}
 	require.True(t, cond(), "waited in vain for: "+what)
 }
+
+// patience is far beyond the time of any step of a test on a busy machine; a longer one hangs.
+const patience = 20 * time.Second
 
 // workshop is an engine with transports that the test works by hand.
 type workshop struct {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -52,7 +51,7 @@ func TestCallsBackGoToTheHostThatCalled(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	defer func() {
-		require.Empty(t, e.Close(time.Second, true))
+		require.Empty(t, e.Close(patience, true))
 		require.NoError(t, e.Forget())
 	}()
 	p := &port{engine: e, name: "tcp"}

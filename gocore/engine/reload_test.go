@@ -210,7 +210,7 @@ func certifiedBy(t *testing.T, ca *securitytest.Authority, identity string, f se
 	e, err := Open(context.Background(), Options{Config: c, Transports: Plugs(all.Factories()...)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(time.Second, true))
+		require.Empty(t, e.Close(patience, true))
 		require.NoError(t, e.Forget())
 	})
 	return e

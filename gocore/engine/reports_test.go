@@ -14,8 +14,6 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-const reportsPatience = 20 * time.Second
-
 // heldReporter sends nothing before it is released by a value in its channel, the outcome of one call.
 func heldReporter(t *testing.T) (r *reporter, calls chan []string, outcomes chan error) {
 	calls, outcomes = make(chan []string, 1000), make(chan error)
@@ -43,7 +41,7 @@ func received(t *testing.T, calls chan []string) []string {
 	select {
 	case list := <-calls:
 		return list
-	case <-time.After(reportsPatience):
+	case <-time.After(patience):
 		t.Fatal("no call came")
 		return nil
 	}
@@ -105,7 +103,7 @@ func TestCloseWaitsAMomentForReportsThatHang(t *testing.T) {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(reportsPatience):
+	case <-time.After(patience):
 		t.Fatal("close hangs")
 	}
 	require.EqualValues(t, 3, r.dropped.Load())

@@ -35,7 +35,7 @@ func without(t *testing.T, transport string) *Engine {
 	e, err := Open(context.Background(), Options{Config: c, Transports: Plugs(all.Factories()...)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(time.Second, true))
+		require.Empty(t, e.Close(patience, true))
 		require.NoError(t, e.Forget())
 	})
 	return e

@@ -130,7 +130,7 @@ func openSleeper(t *testing.T, networks map[string]*sim.Network, watched, woken 
 	e, err := Open(t.Context(), Options{Config: c, Transports: plugs})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(time.Second, true))
+		require.Empty(t, e.Close(patience, true))
 		require.NoError(t, e.Forget())
 	})
 	e.cores = 1

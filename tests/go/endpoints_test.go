@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -129,6 +128,6 @@ func TestMetricsAreServedWhenAPeerComesBackAtItsAddress(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, text, "missing")
 		require.Equal(t, 1, strings.Count(text, "\ntent_rail_state{"), text)
-		require.Empty(t, peer.Close(time.Second, true))
+		require.Empty(t, peer.Close(patience, true))
 	}
 }

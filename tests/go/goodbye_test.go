@@ -26,7 +26,7 @@ func TestAnOrderlyEndWarnsNobody(t *testing.T) {
 			require.NoError(t, err)
 			awaited := event.PeerGone
 			if end == "the peer closes its engine" {
-				require.Empty(t, there.Close(time.Second, true))
+				require.Empty(t, there.Close(patience, true))
 			} else {
 				require.NoError(t, here.CloseSegment(at))
 				awaited = event.LinkDown

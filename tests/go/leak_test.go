@@ -85,7 +85,7 @@ func cycle(t *testing.T, own, theirs []byte) {
 	require.NoError(t, here.CloseSegment(at))
 	require.NoError(t, there.CloseRegion(context.Background(), region))
 	for _, e := range []*engine.Engine{here, there} {
-		require.Empty(t, e.Close(time.Second, true))
+		require.Empty(t, e.Close(patience, true))
 	}
 	require.NoError(t, here.FreeMemory(memory.ID))
 	for _, e := range []*engine.Engine{here, there} {

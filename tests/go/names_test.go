@@ -79,7 +79,7 @@ func TestNamesEndWithTheirEngines(t *testing.T) {
 	require.ErrorContains(t, err, first.Address())
 	entry, err := server.Get("tent/engines/kv-0")
 	require.NoError(t, err)
-	require.Empty(t, first.Close(time.Second, true))
+	require.Empty(t, first.Close(patience, true))
 	require.NoError(t, first.Forget())
 	require.False(t, server.Exists("tent/engines/kv-0"))
 
@@ -95,7 +95,7 @@ func TestNamesEndWithTheirEngines(t *testing.T) {
 	_, err = asker.OpenSegment(t.Context(), "old")
 	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err), "%v", err)
 	require.ErrorContains(t, err, "the entry is old")
-	require.Empty(t, second.Close(time.Second, true))
+	require.Empty(t, second.Close(patience, true))
 	require.NoError(t, second.Forget())
 }
 

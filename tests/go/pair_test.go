@@ -101,7 +101,7 @@ func openWith(t testing.TB, settings map[string]any, table []config.Transport, p
 	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs, Platforms: platforms})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(time.Second, true), "an engine could not take everything back")
+		require.Empty(t, e.Close(patience, true), "an engine could not take everything back")
 		require.NoError(t, e.Forget())
 	})
 	return e

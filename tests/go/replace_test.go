@@ -241,7 +241,7 @@ func replacers(over transport.Factory) *changer {
 			e, err := engine.Open(t.Context(), engine.Options{Config: c, Transports: []engine.Plug{{Factory: f,
 				Settings: settingsOf(over)}}})
 			require.NoError(t, err)
-			t.Cleanup(func() { require.Empty(t, e.Close(time.Second, true)); require.NoError(t, e.Forget()) })
+			t.Cleanup(func() { require.Empty(t, e.Close(patience, true)); require.NoError(t, e.Forget()) })
 			opened[e] = f
 			return e
 		},

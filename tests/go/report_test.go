@@ -147,7 +147,7 @@ func TestEachPeerHearsItsPartOfATracedTransfer(t *testing.T) {
 // A peer that has ended takes no reports: transfers end as ever, and so does the engine.
 func TestReportsToAPeerThatHasEndedHoldNothingUp(t *testing.T) {
 	w := newTwoWays(t, nil, "seed=1")
-	require.Empty(t, w.there.Close(time.Second, true))
+	require.Empty(t, w.there.Close(patience, true))
 	for range 300 {
 		call, err := w.here.Begin(engine.Terms{Op: transport.Write})
 		require.NoError(t, err)

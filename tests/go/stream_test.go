@@ -170,7 +170,7 @@ func TestCloseEndsTransfersThatWaitForStreams(t *testing.T) {
 	_, err := s.e.HoldStream(b, idleStream)
 	require.NoError(t, err)
 	s.pending(b)
-	require.Empty(t, s.e.Close(time.Second, true))
+	require.Empty(t, s.e.Close(patience, true))
 	s.given()
 	require.Equal(t, []uint32{uint32(dispatch.Canceled)}, s.gpu.Passed(idleStream))
 }

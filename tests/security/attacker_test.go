@@ -30,7 +30,7 @@ func opensInTime(t *testing.T, e *engine.Engine) {
 		ctx, cancel := context.WithTimeout(context.Background(), admittance)
 		_, err = honest.OpenSegment(ctx, e.Address())
 		cancel()
-		require.Empty(t, honest.Close(time.Second, true))
+		require.Empty(t, honest.Close(patience, true))
 		require.NoError(t, honest.Forget())
 		require.NoError(t, err)
 	}

@@ -44,7 +44,7 @@ func TestSecurityEventsAreAudited(t *testing.T) {
 	require.NoError(t, os.WriteFile(f.Key, []byte("no key"), 0o600))
 	_, err = owner.ReloadSecurity(context.Background(), nil)
 	require.Error(t, err)
-	require.Empty(t, owner.Close(time.Second, true))
+	require.Empty(t, owner.Close(patience, true))
 	require.NoError(t, owner.Forget())
 
 	found := map[string][]audit.Entry{}
@@ -88,7 +88,7 @@ func TestFilesStayWhereTheyWereWhenTheEngineWasOpened(t *testing.T) {
 	changed, err := owner.ReloadSecurity(context.Background(), nil)
 	require.NoError(t, err)
 	require.True(t, changed)
-	require.Empty(t, owner.Close(time.Second, true))
+	require.Empty(t, owner.Close(patience, true))
 	require.NoError(t, owner.Forget())
 	lines := audited(t, path)
 	require.Equal(t, "engine_closed", lines[len(lines)-1].Event)

@@ -65,7 +65,7 @@ func victim(t *testing.T, settings ...map[string]any) *engine.Engine {
 	e, err := open(append(settings, nil)[0])
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(time.Second, true))
+		require.Empty(t, e.Close(patience, true))
 		require.NoError(t, e.Forget())
 	})
 	return e

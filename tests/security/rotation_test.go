@@ -36,7 +36,7 @@ func newSlow(t *testing.T, plan *faulty.Plan, data string, own, root *securityte
 	e, err := engine.Open(t.Context(), engine.Options{Config: c, Transports: engine.Plugs(factories...)})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(time.Second, true))
+		require.Empty(t, e.Close(patience, true))
 		require.NoError(t, e.Forget())
 	})
 	return member{e, f}

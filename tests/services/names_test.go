@@ -46,7 +46,7 @@ func open(t *testing.T, settings map[string]any) *engine.Engine {
 
 func closeEngine(t *testing.T, e *engine.Engine) {
 	t.Helper()
-	require.Empty(t, e.Close(time.Second, true))
+	require.Empty(t, e.Close(patience, true))
 	require.NoError(t, e.Forget())
 }
 

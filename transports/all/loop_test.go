@@ -17,6 +17,9 @@ import (
 	"github.com/tent-engine/tent/transports/loop"
 )
 
+// patience is far beyond the time that an engine needs to take everything back; a longer one hangs.
+const patience = 20 * time.Second
+
 // TestOneLineAddsATransport adds loop to the table and moves bytes over it: nothing else knows that it exists.
 func TestOneLineAddsATransport(t *testing.T) {
 	before := table
@@ -30,7 +33,7 @@ func TestOneLineAddsATransport(t *testing.T) {
 		require.NoError(t, err)
 		e, err := engine.Open(t.Context(), engine.Options{Config: c, Transports: engine.Plugs(Factories()...)})
 		require.NoError(t, err)
-		t.Cleanup(func() { require.Empty(t, e.Close(time.Second, true)); require.NoError(t, e.Forget()) })
+		t.Cleanup(func() { require.Empty(t, e.Close(patience, true)); require.NoError(t, e.Forget()) })
 		return e
 	}
 	a, b := open(), open()
@@ -89,7 +92,7 @@ func TestStaleCallsAreAFigureOfTheirTransport(t *testing.T) {
 	f := &kept{}
 	e, err := engine.Open(t.Context(), engine.Options{Config: c, Transports: engine.Plugs(f)})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.Empty(t, e.Close(time.Second, true)); require.NoError(t, e.Forget()) })
+	t.Cleanup(func() { require.Empty(t, e.Close(patience, true)); require.NoError(t, e.Forget()) })
 	require.Zero(t, e.Metrics()["tent_stale_calls_total"])
 	f.opened.Detach(1<<32 | 1)
 	require.EqualValues(t, 1, e.Metrics()["tent_stale_calls_total"])

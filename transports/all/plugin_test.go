@@ -46,7 +46,7 @@ func openedWith(t *testing.T, settings map[string]any) (*engine.Engine, error) {
 	e, err := engine.Open(t.Context(), engine.Options{Config: c, Platforms: Platforms(paths...),
 		Transports: engine.Plugs(Factories(plugIns...)...)})
 	if err == nil {
-		t.Cleanup(func() { require.Empty(t, e.Close(time.Second, true)); require.NoError(t, e.Forget()) })
+		t.Cleanup(func() { require.Empty(t, e.Close(patience, true)); require.NoError(t, e.Forget()) })
 	}
 	return e, err
 }

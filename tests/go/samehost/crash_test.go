@@ -64,7 +64,7 @@ func here(t *testing.T) *engine.Engine {
 	e, err := openEngine()
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(5*time.Second, true), "the engine could not take everything back")
+		require.Empty(t, e.Close(netbed.Patience, true), "the engine could not take everything back")
 		require.NoError(t, e.Forget())
 	})
 	return e

@@ -63,7 +63,7 @@ func tapped(t *testing.T) (*engine.Engine, *line) {
 	e, to, err := overLine(nil)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(5*time.Second, true), "the engine could not take everything back")
+		require.Empty(t, e.Close(patience, true), "the engine could not take everything back")
 		require.NoError(t, e.Forget())
 	})
 	return e, to

@@ -70,7 +70,7 @@ func (p *nicPair) open(with map[string]any, device int) {
 	require.NoError(p, err)
 	p.Cleanup(func() {
 		p.gpu.Forgive()
-		require.Empty(p, p.here.Close(5*time.Second, true), "the engine could not take everything back")
+		require.Empty(p, p.here.Close(patience, true), "the engine could not take everything back")
 		require.NoError(p, p.here.Forget())
 	})
 	mine, id, err := give(p.here, device, "", 2)

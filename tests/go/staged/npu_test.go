@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -125,7 +124,7 @@ func TestAStoppedPeerIsFencedByHIXL(t *testing.T) {
 		e, err := openEngine(linked)
 		require.NoError(t, err)
 		t.Cleanup(func() {
-			require.Empty(t, e.Close(5*time.Second, true))
+			require.Empty(t, e.Close(patience, true))
 			require.NoError(t, e.Forget())
 		})
 		m, id, err := give(e, 0, "cache", 2)

@@ -48,7 +48,7 @@ func nics(t *testing.T, over overFake, direct bool) *engine.Engine {
 		"transports/rdma/disable_gpu_direct_rdma": !direct})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(5*time.Second, true), "the engine could not take everything back")
+		require.Empty(t, e.Close(patience, true), "the engine could not take everything back")
 		require.NoError(t, e.Forget())
 	})
 	return e

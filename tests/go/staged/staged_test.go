@@ -227,7 +227,7 @@ func hereWith(t *testing.T, device int, more map[string]any) (*engine.Engine, me
 	e, err := openEngine(more)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(5*time.Second, true), "the engine could not take everything back")
+		require.Empty(t, e.Close(patience, true), "the engine could not take everything back")
 		require.NoError(t, e.Forget())
 	})
 	m, id, err := give(e, device, "", 2)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,7 +33,7 @@ func breakable(t *testing.T, settings map[string]any) (*engine.Engine, *faulty.P
 		Platforms: all.Platforms()})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, e.Close(5*time.Second, true))
+		require.Empty(t, e.Close(netbed.Patience, true))
 		require.NoError(t, e.Forget())
 	})
 	return e, plan
