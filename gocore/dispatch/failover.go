@@ -159,7 +159,7 @@ func (c *Core) nextRoute(t *task, elsewhere bool) (next int, refused event.Kind)
 func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	from := t.path().Transport
 	c.activateRoute(t)
-	t.route = uint8(next)
+	t.route, t.replaced = uint8(next), 0
 	to := t.path().Transport
 	t.failovers++
 	t.batch.failovers++

@@ -31,6 +31,10 @@ type successor struct {
 // submitted only now may come late; beyond the bound they fail as if the region were closed.
 const successorsMost = 256
 
+// describedWithin is how long an owner may need from a descriptor that it has replaced to the next one. A fence lies
+// between the two, which waits for peers that are silent, and for the slices of others.
+const describedWithin = 2 * transport.HearingLimit
+
 // Retired is a key that no slice carries any more.
 type Retired struct {
 	Transport uint8
@@ -117,7 +121,7 @@ func (c *Core) rekeyTasks(l *link, s *successor, now clock.Time) {
 // replan gives the task a plan with the same routes in the same order, and other rails on a link. Those that have
 // refused its keys there may take the new one.
 func (c *Core) replan(t *task, next *plan.Plan, l *link, now clock.Time) {
-	t.spec.Plan = next
+	t.spec.Plan, t.replaced = next, 0
 	if t.barredOn == l.id {
 		t.barred = 0
 	}
@@ -143,7 +147,8 @@ func (a *attempt) keyReplaced(err *errs.Error) bool {
 }
 
 // rekeyPiece decides about a piece of a slice that was refused because its key was replaced. False leaves it to
-// retryPiece, which counts the try. The piece is idle, its task is live.
+// retryPiece, which counts the try. Where the task has no other route, the last one is kept for the time that the owner
+// may need. The piece is idle, its task is live.
 func (c *Core) rekeyPiece(p *piece, a *attempt, now clock.Time) bool {
 	t, l := p.task, a.rail.link
 	hop := p.way()
@@ -173,7 +178,17 @@ func (c *Core) rekeyPiece(p *piece, a *attempt, now clock.Time) bool {
 	}
 	l.peer.stale = true
 	c.out.Stale = append(c.out.Stale, l.spec.Peer)
-	return false
+	if t.replaced == 0 {
+		t.replaced = now
+	}
+	if int(p.tries) < c.options.Retries || now.Sub(t.replaced) >= describedWithin {
+		return false
+	}
+	if next, _ := c.nextRoute(t, false); next >= 0 {
+		return false
+	}
+	c.parkPieceFor(p, retryRungs-2, now) // not in the last one, which each answer empties
+	return true
 }
 
 // Refreshed says that the engine has asked a peer for its description, also where that has failed. Rekey came before.

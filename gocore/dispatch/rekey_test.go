@@ -3,6 +3,7 @@ package dispatch
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -192,6 +193,40 @@ func TestPiecesThatWaitForADescriptionEndWithTheirPeer(t *testing.T) {
 	r.drain()
 	require.Equal(t, Failed, r.status(b).State)
 	require.Zero(t, r.core.parked[retryRungs-1].Len())
+}
+
+// The owner tells all peers that the key has ended, and waits for one that is silent before it describes the next key.
+// A task without another route outlasts that, and none waits for a description that never comes.
+func TestATaskWithoutAnotherRouteAwaitsTheDescriptionOfASlowOwner(t *testing.T) {
+	for name, comes := range map[string]bool{"comes": true, "never comes": false} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Options{Failovers: 1})
+			id := r.link(7, 0, 1, 1<<20)
+			b := r.submit(to(r.core, id), High, 64*kib, clock.Never)
+			begun := r.now
+			waited := func() time.Duration { return r.now.Sub(begun) }
+			for r.status(b).State == Pending && waited() < transport.HearingLimit+100*ms || !comes && len(r.out) > 0 {
+				for len(r.out) > 0 {
+					r.finish(0, replaced())
+					r.core.Refreshed(7, r.now) // the description is as it was
+					r.step()
+				}
+				for r.status(b).State == Pending && len(r.out) == 0 {
+					r.wait(ms)
+				}
+			}
+			require.Less(t, len(r.stale), 50, "it asks all the time")
+			if !comes {
+				require.Equal(t, Failed, r.status(b).State)
+				require.Equal(t, errs.Replaced, r.status(b).Err.Code)
+				require.InDelta(t, describedWithin, waited(), float64(200*ms))
+				return
+			}
+			r.rekey(id, 1, 2)
+			r.drain()
+			require.Equal(t, Completed, r.status(b).State)
+		})
+	}
 }
 
 func TestAReplacementThatNobodyDescribesEndsTheRoute(t *testing.T) {
