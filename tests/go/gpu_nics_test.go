@@ -40,7 +40,8 @@ func TestEnginesOfAProcessFailOverFromNVLinkToRDMA(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, driver.Platform{}.Free(at, size+2*band)) })
 			e := openWith(t, map[string]any{"transports/nvlink/enable": true, "transports/rdma/num_lanes": 2,
-				"transports/tcp/enable": false, "transports/shm/enable": false, "staging/enable": false},
+				"transports/tcp/enable": false, "transports/shm/enable": false, "staging/enable": false,
+				"rail_suspect_ms": 900}, // a busy machine must add no failover
 				all.Transports(), engine.Plugs(factories...), all.Platforms()...)
 			_, err = e.Register(engine.Memory{Addr: at + band, Size: size, Name: name, Location: mem.Wildcard,
 				Permission: permission})
