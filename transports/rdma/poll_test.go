@@ -150,9 +150,7 @@ func TestPostingsBehindTheLastRingRing(t *testing.T) {
 	probe := func(done func(*errs.Error)) {
 		tr.Probe(other.Rails()[0], func(_ clock.Time, err *errs.Error) { done(err) })
 	}
-	connected := make(chan *errs.Error, 1)
-	probe(func(err *errs.Error) { connected <- err })
-	require.Nil(t, <-connected)
+	other.AwaitProbe(t, other.Rails()[0])
 	quiet := func() bool {
 		d.pollMu.Lock()
 		defer d.pollMu.Unlock()

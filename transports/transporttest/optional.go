@@ -264,6 +264,7 @@ func testProbe(t *testing.T, h Harness) {
 	const n = 20
 	answers := 0
 	for _, rail := range p.c.Rails() {
+		p.c.AwaitProbe(t, rail)
 		before := answers
 		for range n {
 			prober.Probe(rail, func(rtt clock.Time, err *errs.Error) {
@@ -283,6 +284,23 @@ func testProbe(t *testing.T, h Harness) {
 	prober.Probe(stale, func(_ clock.Time, err *errs.Error) { p.w.locked(func() { answers++; failed = err }) })
 	p.w.Await(t, "the answer to a stale probe", func() bool { return answers > healthy })
 	require.NotNil(t, failed)
+}
+
+// AwaitProbe waits until a rail answers a probe. It may take nothing yet where others have just heard of it by RailUp,
+// which has not returned.
+func (c *Conn) AwaitProbe(t *testing.T, rail transport.Rail) {
+	t.Helper()
+	prober := must[transport.Prober](c.Node.Transport)
+	for late := clock.Now().Add(c.Node.w.h.Patience); ; runtime.Gosched() {
+		answer := make(chan *errs.Error, 1)
+		prober.Probe(rail, func(_ clock.Time, err *errs.Error) { answer <- err })
+		err := <-answer
+		if err == nil {
+			return
+		}
+		require.Equal(t, errs.StaleGeneration, err.Code, "%v", err)
+		require.Less(t, clock.Now(), late, "the rail takes no probe: %v", err)
+	}
 }
 
 // testMatch tries memory that works on some rails only on every rail. It moves where Match says so, is refused
