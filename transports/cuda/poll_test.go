@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"bytes"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,9 +43,7 @@ func TestAPollWaitsForNoCopy(t *testing.T) {
 			require.Zero(t, poller.Poll(n, transport.AllClasses), "the device stands still")
 		}
 		gpu.Hold(false)
-		for found := 0; found < n; runtime.Gosched() {
-			found += poller.Poll(n, transport.AllClasses)
-		}
+		link.Poll(t, n, list...)
 		poller.Arm()
 		for _, end := range link.Wait(t, list...) {
 			require.Nil(t, end.Err)
@@ -82,9 +79,7 @@ func TestACopyThatFailsInABurstFailsAlone(t *testing.T) {
 				}
 				require.Equal(t, n, link.Submit(list...))
 				gpu.Inject("cuMemcpyAsync", broken+1, 1, false)
-				for found := 0; found < n; runtime.Gosched() {
-					found += poller.Poll(n, transport.AllClasses)
-				}
+				link.Poll(t, n, list...)
 				poller.Arm()
 				for i, end := range link.Wait(t, list...) {
 					require.Equal(t, i == broken, end.Err != nil, "slice %d: %v", i, end.Err)

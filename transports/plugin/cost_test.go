@@ -31,9 +31,7 @@ func TestTwoBatchesAreTwoCallsOfCOrThree(t *testing.T) {
 					list = append(list, c.Slice(transport.Write, c.Rail(t), local, i*64, remote, i*64, 64))
 				}
 				require.Equal(t, n, c.Submit(list...))
-				for done := 0; done < n; runtime.Gosched() {
-					done += poller.Poll(n, transport.AllClasses)
-				}
+				c.Poll(t, n, list...)
 				for _, end := range c.Wait(t, list...) {
 					require.Nil(t, end.Err)
 				}

@@ -51,19 +51,24 @@ func optionalRules() []rule {
 
 // pollUntil plays a waiter of the engine: it looks itself until the slices have ended.
 func (p *pair) pollUntil(t *testing.T, list []*transport.Slice) {
-	poller := must[transport.Poller](p.a.Transport)
-	defer poller.Arm()
-	late := clock.Now().Add(p.w.h.Patience)
-	for {
-		poller.Poll(16, transport.AllClasses)
-		p.w.mu.Lock()
-		ended := p.c.endedLocked(list)
-		p.w.mu.Unlock()
+	defer must[transport.Poller](p.a.Transport).Arm()
+	p.c.Poll(t, 16, list...)
+}
+
+// Poll polls until slices have ended. Poll's own count would not do: a goroutine of the transport that was awake before
+// may find some of the ends.
+func (c *Conn) Poll(t *testing.T, budget int, list ...*transport.Slice) {
+	t.Helper()
+	poller, w := must[transport.Poller](c.Node.Transport), c.Node.w
+	for late := clock.Now().Add(w.h.Patience); ; runtime.Gosched() {
+		poller.Poll(budget, transport.AllClasses)
+		w.mu.Lock()
+		ended := c.endedLocked(list)
+		w.mu.Unlock()
 		if ended {
 			return
 		}
 		require.Less(t, clock.Now(), late, "Poll does not find the completions")
-		runtime.Gosched()
 	}
 }
 
