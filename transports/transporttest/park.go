@@ -1,6 +1,8 @@
 package transporttest
 
 import (
+	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -38,7 +40,7 @@ func (p *pair) sleepOnce(t *testing.T, classes transport.Classes) (watched int) 
 		t.Errorf("%d descriptors to sleep on", len(list))
 	}
 	if exclusive, is := transport.Find[transport.Exclusive](p.a.Transport); is {
-		SleepWithBells(t, exclusive, list, sleepMost)
+		sleepWithBells(t, exclusive, list, sleepMost)
 	} else {
 		sleepOn(list)
 	}
@@ -60,16 +62,52 @@ func sleepOn(list []transport.Watch) {
 	}
 }
 
-// SleepWithBells sleeps until one of the bells rings, or for so long, and notes those that rang.
-func SleepWithBells(t *testing.T, exclusive transport.Exclusive, bells []transport.Watch, most time.Duration) {
+// sleepWithBells sleeps until one of the bells rings, or for so long, and notes those that rang.
+func sleepWithBells(t *testing.T, exclusive transport.Exclusive, bells []transport.Watch, most time.Duration) {
+	epoll := hang(t, exclusive, bells)
+	defer func() { require.NoError(t, unix.Close(epoll)) }()
+	sleepIn(epoll, bells, most)
+}
+
+// RingInSleep sleeps until one of the bells rings, or for so long, and notes those that rang. It calls ring once it is
+// asleep: the kernel wakes somebody else for a bell that rings before.
+func RingInSleep(t *testing.T, exclusive transport.Exclusive, bells []transport.Watch, most time.Duration,
+	ring func()) {
+	t.Helper()
+	epoll := hang(t, exclusive, bells)
+	defer func() { require.NoError(t, unix.Close(epoll)) }()
+	thread, woken := make(chan int, 1), make(chan struct{})
+	go func() {
+		defer close(woken)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		thread <- unix.Gettid()
+		sleepIn(epoll, bells, most)
+	}()
+	defer func() { <-woken }()
+	path, in := fmt.Sprintf("/proc/self/task/%d/syscall", <-thread), fmt.Sprintf("0x%x", epoll)
+	for asleep := false; !asleep; runtime.Gosched() {
+		call, err := os.ReadFile(path) // its number and arguments, while it sleeps
+		require.NoError(t, err)
+		words := strings.Fields(string(call))
+		asleep = len(words) > 1 && words[1] == in
+	}
+	ring()
+}
+
+// hang returns an epoll instance in which bells hang.
+func hang(t *testing.T, exclusive transport.Exclusive, bells []transport.Watch) int {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, unix.Close(epoll)) }()
 	for _, b := range bells {
 		if err := exclusive.Hang(epoll, b); err != nil {
 			t.Errorf("bell %d: %v", b.Tag, err)
 		}
 	}
+	return epoll
+}
+
+func sleepIn(epoll int, bells []transport.Watch, most time.Duration) {
 	events := make([]unix.EpollEvent, len(bells))
 	n, err := unix.EpollWait(epoll, events, int(most.Milliseconds()))
 	if err != nil { // a signal
