@@ -195,7 +195,7 @@ func TestPiecesThatWaitForADescriptionEndWithTheirPeer(t *testing.T) {
 	require.Zero(t, r.core.parked[retryRungs-1].Len())
 }
 
-// The owner tells all peers that the key has ended, and waits for one that is silent before it describes the next key.
+// A fence ends the key of all peers, and waits for one that is silent before the owner describes the next key.
 // A task without another route outlasts that, and none waits for a description that never comes.
 func TestATaskWithoutAnotherRouteAwaitsTheDescriptionOfASlowOwner(t *testing.T) {
 	for name, comes := range map[string]bool{"comes": true, "never comes": false} {

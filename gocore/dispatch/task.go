@@ -38,7 +38,7 @@ type task struct {
 	submitted   clock.Time
 	queued      clock.Time // when it, or a piece of it, last began to wait for its link
 	progress    clock.Time // last acknowledgement; in ending, when that began
-	replaced    clock.Time // first refusal of a key on its route whose successor is unknown; 0 for none
+	replaced    clock.Time // first refusal of a key on its route without a known successor; 0 for none
 	index       uint32
 	gathered    uint32      // the number of the latest list that has it, see gather
 	barred      uint64      // rails of a link that have refused its keys, a bit each by index

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keep returns a port that is the test's own until its end, whether somebody listens there or not: the kernel gives it
-// to nobody who asks for any port. Those who ask for it by its number get it, on every address.
+// Keep returns a port that is the test's own until its end, also while nobody listens there. The kernel gives it to no
+// socket that asks for any port. One that asks for it by its number gets it, on every address.
 //
-// It is bound to a socket that does not listen. Such a socket is in nobody's way who sets SO_REUSEADDR, as Go does.
+// It is bound to a socket that does not listen, which is in the way of no socket with SO_REUSEADDR, as those of Go are.
 func Keep(t testing.TB) int {
 	t.Helper()
 	var any unix.Sockaddr = &unix.SockaddrInet6{} // of both families

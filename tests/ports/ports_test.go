@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// In a network with eight ports, those who ask for any get the seven others. Connections are made from none but those,
-// too. The port can be taken by its number again and again, behind connections that linger.
+// In a network with eight ports, sockets that ask for any get the seven others. The port can be taken by its number
+// again and again, behind connections that linger.
 func TestAPortThatIsKeptGoesToNobodyElse(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a network namespace needs root")

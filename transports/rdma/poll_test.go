@@ -105,14 +105,14 @@ func TestOnlySlicesThatAreStillOutRing(t *testing.T) {
 	}
 }
 
-// overOnePatiently are settings of one rail whose device asks for an answer again for a minute.
+// overOnePatiently are settings of one rail. Its device asks for an answer again and again, for a minute.
 func overOnePatiently(s *Settings) {
 	overOne(s)
 	s.Timeout, s.Retries = 21, 7
 }
 
-// behind posts what the NIC carries out once the posting has returned. One that finds the end of its slices itself arms
-// nothing.
+// behind makes a posting that the NIC carries out once it has returned. A posting that finds the end of its slices
+// itself arms nothing.
 func (r *rig) behind(t *testing.T, post func()) {
 	r.f.Control(t, "silence fake0 1")
 	post()

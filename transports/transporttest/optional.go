@@ -291,8 +291,8 @@ func testProbe(t *testing.T, h Harness) {
 	require.NotNil(t, failed)
 }
 
-// AwaitProbe waits until a rail answers a probe. It may take nothing yet where others have just heard of it by RailUp,
-// which has not returned.
+// AwaitProbe waits until a rail answers a probe. A rail takes nothing before RailUp has returned, and tests hear of it
+// within that.
 func (c *Conn) AwaitProbe(t *testing.T, rail transport.Rail) {
 	t.Helper()
 	prober := must[transport.Prober](c.Node.Transport)
