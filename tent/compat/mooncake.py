@@ -214,14 +214,14 @@ class TransferEngine:
     ) -> int:
         """Moves bytes to a peer and waits."""
         lists = [buffer], [peer_buffer_address], [length]
-        return self.batch_transfer_sync(target_hostname, *lists, Write, None, transport_hint)
+        return self._waited(self._begun(target_hostname, Write, *lists, None, transport_hint))
 
     def transfer_sync_read(
         self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
     ) -> int:
         """Moves bytes from a peer and waits."""
         lists = [buffer], [peer_buffer_address], [length]
-        return self.batch_transfer_sync(target_hostname, *lists, Read, None, transport_hint)
+        return self._waited(self._begun(target_hostname, Read, *lists, None, transport_hint))
 
     def transfer_sync(
         self,
@@ -235,7 +235,7 @@ class TransferEngine:
     ) -> int:
         """Moves bytes in a direction and waits; the peer gets the notification after the last byte."""
         lists = [buffer], [peer_buffer_address], [length]
-        return self.batch_transfer_sync(target_hostname, *lists, opcode, notify, transport_hint)
+        return self._waited(self._begun(target_hostname, opcode, *lists, notify, transport_hint))
 
     def batch_transfer_sync_write(
         self,
@@ -247,7 +247,7 @@ class TransferEngine:
     ) -> int:
         """Moves many ranges to a peer and waits."""
         lists = buffers, peer_buffer_addresses, lengths
-        return self.batch_transfer_sync(target_hostname, *lists, Write, None, transport_hint)
+        return self._waited(self._begun(target_hostname, Write, *lists, None, transport_hint))
 
     def batch_transfer_sync_read(
         self,
@@ -259,7 +259,7 @@ class TransferEngine:
     ) -> int:
         """Moves many ranges from a peer and waits."""
         lists = buffers, peer_buffer_addresses, lengths
-        return self.batch_transfer_sync(target_hostname, *lists, Read, None, transport_hint)
+        return self._waited(self._begun(target_hostname, Read, *lists, None, transport_hint))
 
     def batch_transfer_sync(
         self,
@@ -272,8 +272,8 @@ class TransferEngine:
         transport_hint: str = "",
     ) -> int:
         """Moves many ranges in a direction and waits."""
-        begun = self._begun(target_hostname, opcode, buffers, peer_buffer_addresses, lengths, notify, transport_hint)
-        return 0 if begun is not None and self._outcome(begun) == COMPLETED else FAILED
+        lists = buffers, peer_buffer_addresses, lengths
+        return self._waited(self._begun(target_hostname, opcode, *lists, notify, transport_hint))
 
     # Transfers that go on
 
@@ -287,7 +287,7 @@ class TransferEngine:
     ) -> int:
         """Begins to move many ranges to a peer. Returns the number of the batch; 0 when it could not begin."""
         lists = buffers, peer_buffer_addresses, lengths
-        return self.batch_transfer_async(target_hostname, *lists, Write, transport_hint)
+        return self._posted(self._begun(target_hostname, Write, *lists, None, transport_hint))
 
     def batch_transfer_async_read(
         self,
@@ -299,7 +299,7 @@ class TransferEngine:
     ) -> int:
         """Begins to move many ranges from a peer. Returns the number of the batch; 0 when it could not begin."""
         lists = buffers, peer_buffer_addresses, lengths
-        return self.batch_transfer_async(target_hostname, *lists, Read, transport_hint)
+        return self._posted(self._begun(target_hostname, Read, *lists, None, transport_hint))
 
     def batch_transfer_async(
         self,
@@ -313,20 +313,15 @@ class TransferEngine:
     ) -> int:
         """Begins to move many ranges in a direction. Returns the number of the batch; 0 when it could not begin. Its
         notification is an addition to upstream's call."""
-        begun = self._begun(target_hostname, opcode, buffers, peer_buffer_addresses, lengths, notify, transport_hint)
-        if begun is None:
-            return 0
-        with self._lock:
-            self._last += 1
-            self._batches[self._last] = begun
-            return self._last
+        lists = buffers, peer_buffer_addresses, lengths
+        return self._posted(self._begun(target_hostname, opcode, *lists, notify, transport_hint))
 
     def transfer_submit_write(
         self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
     ) -> int:
         """Begins to move one range to a peer."""
         lists = [buffer], [peer_buffer_address], [length]
-        return self.batch_transfer_async(target_hostname, *lists, Write, transport_hint)
+        return self._posted(self._begun(target_hostname, Write, *lists, None, transport_hint))
 
     def transfer_check_status(self, batch_id: int) -> int:
         """1 when a batch is complete, 0 while it is under way, -1 when it has failed, -2 when its time ran out. Any
@@ -372,6 +367,19 @@ class TransferEngine:
         except (TentError, ValueError) as error:
             self._failed(f"a transfer with {peer}", error)
             return None
+
+    def _waited(self, begun: Begun | None) -> int:
+        """0 when a transfer has begun and completes, else -1."""
+        return 0 if begun is not None and self._outcome(begun) == COMPLETED else FAILED
+
+    def _posted(self, begun: Begun | None) -> int:
+        """The number of a batch for a transfer; 0 when it could not begin."""
+        if begun is None:
+            return 0
+        with self._lock:
+            self._last += 1
+            self._batches[self._last] = begun
+            return self._last
 
     def _move(
         self,

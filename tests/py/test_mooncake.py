@@ -338,3 +338,30 @@ def test_the_time_limit_is_upstreams(pair: Pair, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(mooncake.TIMEOUT, "soon")
     with pytest.raises(tent.InvalidArgumentError, match="MC_TRANSFER_TIMEOUT"):
         TransferEngine()
+
+
+class Split(TransferEngine):
+    """An engine whose calls of a list are made of those of one range, by a program that replaces them."""
+
+    def batch_transfer_sync(self, peer: str, *lists: Any) -> int:  # type: ignore[override]
+        return self.transfer_sync(peer, *(listed[0] for listed in lists[:3]), lists[3])
+
+    def batch_transfer_async(self, peer: str, *lists: Any) -> int:  # type: ignore[override]
+        return self.transfer_submit_write(peer, *(listed[0] for listed in lists[:3]))
+
+
+def test_a_call_that_is_replaced_changes_no_other_call(seed: int) -> None:
+    """Upstream's calls are those of a library in C++, which knows nothing of a class over it."""
+    engine, memory = Split(), Memory(4096, seed)
+    try:
+        assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+        assert engine.register_memory(at(memory), 4096) == 0
+        peer, lists = f"127.0.0.1:{engine.get_rpc_port()}", ([at(memory)], [at(memory, 2048)], [100])
+        assert engine.batch_transfer_sync(peer, *lists, TransferOpcode.Write) == 0
+        assert engine.batch_transfer_sync_write(peer, *lists) == 0
+        posted = engine.batch_transfer_async(peer, *lists, TransferOpcode.Write)
+        assert posted and engine.get_batch_transfer_status([posted]) == 0
+    finally:
+        engine.close()
+    memory.expect(2048, memory.expected[:100])
+    memory.check()
