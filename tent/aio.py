@@ -43,8 +43,9 @@ async def result(transfer: Transfer) -> int:
 async def result_within(transfer: Transfer, timeout: float | str | None) -> int:
     """transfer.result(timeout) without blocking the loop. A time-out leaves the transfer alone."""
     if timeout is not None and not transfer.done():
+        seconds = seconds_of(timeout)  # before there is a coroutine that nobody would await
         try:
-            await asyncio.wait_for(_end(transfer), seconds_of(timeout))
+            await asyncio.wait_for(_end(transfer), seconds)
         except asyncio.TimeoutError:
             raise TimeoutError(f"the transfer has not ended within {limit_of(timeout)}; it goes on") from None
     return await result(transfer)
@@ -126,7 +127,8 @@ async def next_item(stream: Stream[T], timeout: float | str | None = None) -> T:
     """stream.get() without blocking the loop."""
     if timeout is None:
         return await _next(stream)
+    seconds = seconds_of(timeout)
     try:
-        return await asyncio.wait_for(_next(stream), seconds_of(timeout))
+        return await asyncio.wait_for(_next(stream), seconds)
     except asyncio.TimeoutError:
         raise TimeoutError(f"no {stream._what} came within {limit_of(timeout)}") from None

@@ -158,6 +158,24 @@ def test_get_async_runs_out_of_time(pair: Callable[..., Pair]) -> None:
         asyncio.run(both.near.notifications.get_async(timeout=0.05))
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_wrong_time_is_the_only_complaint(peers: Callable[..., PeerProcess]) -> None:
+    """No coroutine is left behind that nobody has awaited."""
+    peer = peers(size=1 << 20)
+
+    async def run() -> None:
+        async with tent.Engine() as engine, await engine.open_async(peer.address) as segment:
+            local = engine.allocate(1 << 20)
+            peer.stop()
+            for call in (engine.write(local, segment["kv"]).result_async, engine.notifications.get_async):
+                with pytest.raises(tent.InvalidArgumentError, match="timeout is 'soon'"):
+                    await call(timeout="soon")
+            await engine.aclose(0)
+            peer.resume()
+
+    asyncio.run(run())
+
+
 def test_fence_async(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     asyncio.run(both.offered.fence_async())
