@@ -250,7 +250,8 @@ class Segment:
 
     def connect(self, timeout: float | str = 10) -> None:
         """Makes ready for the first transfer, and returns when a rail to the peer is up. Without it a segment that was
-        opened by a blob connects at its first use. PeerUnreachableError when none comes up in time.
+        opened by a blob connects at its first use. PeerUnreachableError when none comes up in time, and at once when no
+        transport reaches the peer.
 
         Example:
             peer = engine.open(other.export())
