@@ -79,6 +79,9 @@ func (l *link) callEnded(answer []byte, err error, then answerTaker, now clock.T
 		return
 	}
 	cause := *errs.From("tcp.attach", err)
+	if cause.Code == errs.EngineClosed && cause.Side == errs.SideRemote { // the control plane of a peer ends last
+		cause = *errs.Wrap(errs.PeerUnreachable, "tcp.attach", err).WithScope(errs.ScopeLink, errs.SideRemote)
+	}
 	cause.Scope = errs.ScopeLink
 	if cause.Peer == "" {
 		cause.Peer, cause.Transport = l.peer.Address, Name

@@ -61,6 +61,16 @@ func TestAPeerThatClosesIsNoFailure(t *testing.T) {
 	}
 }
 
+// TestAPeerThatIsClosingIsNoFailure asks a peer of which the transport has closed, and the control plane not yet.
+func TestAPeerThatIsClosingIsNoFailure(t *testing.T) {
+	near, far := newTestEndpoint(t, Settings{}), newTestEndpoint(t, Settings{})
+	require.NoError(t, far.tr.Close(context.Background()))
+	_, err := near.tr.Attach(far.self)
+	require.NoError(t, err)
+	near.await(t, "LinkDown", 5*time.Second, func() bool { return near.dead != nil })
+	requireGoodbye(t, near.dead)
+}
+
 func requireGoodbye(t *testing.T, err *errs.Error) {
 	t.Helper()
 	require.Equal(t, errs.PeerUnreachable, err.Code, "%v", err)

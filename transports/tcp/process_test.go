@@ -60,6 +60,7 @@ type controlCall struct {
 type controlAnswer struct {
 	Message []byte
 	Code    errs.Code
+	Side    errs.Side
 	Text    string
 }
 
@@ -103,6 +104,9 @@ func (e *endpoint) answer() {
 			answer, err := e.tr.Serve(context.Background(), call.From, call.Message)
 			if a.Message = answer; err != nil {
 				a.Code, a.Text = errs.CodeOf(err), err.Error()
+				if errs.From("serve", err).Side == errs.SideLocal { // as the control plane turns it
+					a.Side = errs.SideRemote
+				}
 			}
 			_ = gob.NewEncoder(c).Encode(a)
 		}()
@@ -125,7 +129,7 @@ func (e *endpoint) Call(ctx context.Context, peer transport.Peer, message []byte
 		return nil, errs.Wrap(errs.PeerUnreachable, "call", err)
 	}
 	if a.Code != errs.OK {
-		return nil, errs.New(a.Code, "call", "%s", a.Text)
+		return nil, errs.New(a.Code, "call", "%s", a.Text).WithScope(errs.ScopeLink, a.Side)
 	}
 	return a.Message, nil
 }
