@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -63,8 +64,8 @@ func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
 	}
 	lend := func(r *region) {
 		r.lent, r.Permission = true, mem.GlobalReadWrite
-		theirs := p.identity.Names()
-		r.Peers = &mem.Peers{Admit: func(names string) bool { return names == theirs }}
+		theirs := transport.ProvedNames("", p.identity.ID) // identities change with certificates, and no blob has them
+		r.Peers = &mem.Peers{Admit: func(names string) bool { return strings.HasSuffix(names, theirs) }}
 	}
 	pool, err := e.newPool(poolKey{}, sizes, lend, used)
 	if err != nil {

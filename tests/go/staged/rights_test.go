@@ -21,6 +21,7 @@ import (
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/delegate"
 )
 
@@ -212,5 +213,32 @@ func TestAStageIsLentToOnePeer(t *testing.T) {
 		require.NoError(t, err, "to the keeper it is lent")
 		release(t, thief.Engine, m, region)
 		k.settles(friend, "a foreign order")
+	})
+}
+
+// Blob exports the region.
+func (a *Actor) Blob(_ netbed.Nothing, blob *[]byte) (err error) {
+	*blob, err = a.engine.Export([]string{"cache"})
+	return err
+}
+
+// A stage is lent by the peer's ID: a peer that was opened by a blob, which says no identity, uses it as any other.
+func TestAStageIsLentToAPeerOfABlob(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, _ *fake.Loaded) {
+		p := start(t, 1)
+		e, m := here(t, 0)
+		var blob []byte
+		p.do("Blob", netbed.Nothing{}, &blob)
+		to, err := e.OpenBlob(blob)
+		require.NoError(t, err)
+		for _, op := range []transport.Op{transport.Write, transport.Read} {
+			r := request(op, m, to, 0, size)
+			r.Remote.Region = regionsOf(t, e, to)[0].ID
+			id, err := e.Move(r)
+			require.NoError(t, err)
+			s := finish(t, e, id)
+			require.Equal(t, dispatch.Completed, s.State, "%v: %v", op, s.Err)
+		}
+		require.Equal(t, pattern(2, size+2*band)[band:band+size], p.bytes()[band:band+size])
 	})
 }
