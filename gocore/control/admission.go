@@ -34,6 +34,7 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		turn := &shaking{guest: g, limit: a.limit}
 		defer turn.end()
 		turn.begin()
+		g.judged.Store(a.credentials.Rules())
 		raw = turn
 	}
 	secure, shown, err := a.credentials.Accept(raw)
@@ -74,6 +75,32 @@ func admitted(ctx context.Context) (security.Proof, error) {
 		}
 	}
 	return security.Proof{}, errs.New(errs.Internal, "control", "a call came without a handshake")
+}
+
+// mayCall returns why an engine must not call any more. It was disconnected since its handshake, or the rules have
+// changed and do not admit it. Then its connection ends. While nothing has changed it is a comparison.
+func (s *Server) mayCall(ctx context.Context) error {
+	shown, err := admitted(ctx)
+	if err != nil {
+		return err
+	}
+	c, g := s.options.Credentials, guestOf(ctx)
+	if !c.Barred(shown.ID) {
+		rules := c.Rules()
+		if g == nil || g.judged.Load() == rules {
+			return nil
+		}
+		reason := c.Still(shown, time.Now())
+		if reason == nil {
+			g.judged.Store(rules)
+			return nil
+		}
+		s.options.Refused(transport.RefusedIdentity, g.host, reason)
+	}
+	if g != nil {
+		_ = g.Close()
+	}
+	return errs.New(errs.PeerNotAdmitted, "control", "the engine does not admit this one any more")
 }
 
 // ClientHandshake implements credentials.TransportCredentials; clients carry out their handshakes before gRPC.

@@ -48,6 +48,7 @@ type conn struct {
 	err     error
 
 	// Under Client.mu.
+	judged    uint64 // the newest rules of the credentials that admit the peer
 	users     int
 	idleSince time.Time
 }
@@ -110,6 +111,19 @@ func (k *conn) dead() bool {
 	return k.cc.GetState() != connectivity.Ready || !until.IsZero() && time.Now().After(until)
 }
 
+// outdated reports a connection with a proof that the rules of now do not admit.
+func (c *Client) outdated(k *conn) bool {
+	rules := c.options.Credentials.Rules()
+	if !isClosed(k.ready) || k.err != nil || k.judged == rules {
+		return false
+	}
+	if c.options.Credentials.Still(k.shown, time.Now()) != nil {
+		return true
+	}
+	k.judged = rules
+	return false
+}
+
 // acquire returns a connection that was alive a moment ago. Callers of the same address share one dial; a caller that
 // is cancelled leaves it to the others. Every acquired connection is released once.
 func (c *Client) acquire(ctx context.Context, address string) (*conn, error) {
@@ -138,7 +152,7 @@ func (c *Client) enter(address string) (*conn, error) {
 		return nil, closedError(address)
 	}
 	k := c.conns[address]
-	if k != nil && k.dead() {
+	if k != nil && (k.dead() || c.outdated(k)) {
 		c.dropLocked(k)
 		k = nil
 	}
@@ -148,7 +162,7 @@ func (c *Client) enter(address string) (*conn, error) {
 				c.options.ConnectionsMax).
 				WithScope(errs.ScopeLink, errs.SideLocal).WithPeer(address, "", "")
 		}
-		k = &conn{address: address, ready: make(chan struct{})}
+		k = &conn{address: address, ready: make(chan struct{}), judged: c.options.Credentials.Rules()}
 		c.conns[address] = k
 		c.work.Go(func() { c.connect(k) })
 	}

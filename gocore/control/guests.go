@@ -67,6 +67,7 @@ type guest struct {
 	spoke     atomic.Bool   // sent a byte that was read
 	receiving atomic.Int32  // calls with a message that is not there as a whole
 	owes      atomic.Int64  // nanoseconds that its network owes for it, until it names itself
+	judged    atomic.Uint64 // the newest rules of the credentials that admit it
 	came      time.Time
 	parked    *turn       // for which it waited before its handshake; nil: it did not
 	holds     atomic.Bool // the turn, until its handshake begins

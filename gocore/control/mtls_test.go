@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"math/big"
 	"net/url"
 	"testing"
@@ -222,4 +223,72 @@ func TestAConnectionEndsWithItsCertificate(t *testing.T) {
 	_, err = a.client.Probe(within(t), peer)
 	require.NoError(t, err)
 	require.True(t, b.server.Connected(a.self.ID), "it is the same engine")
+}
+
+// TestConnectionsOfBeforeKeepToTheRulesOfNow takes an identity off the list, or its authority out of the file, behind a
+// handshake. A connection that has said Hello alone, or has made calls, carries no further one, in either direction.
+func TestConnectionsOfBeforeKeepToTheRulesOfNow(t *testing.T) {
+	checkLeaks(t)
+	ca, next := securitytest.NewAuthority(t, nil), securitytest.NewAuthority(t, nil)
+	for _, calls := range []bool{false, true} {
+		for _, called := range []bool{false, true} {
+			for name, change := range map[string]func(own securitytest.Files) []string{
+				"list": func(securitytest.Files) []string { return []string{"dns:c"} },
+				"authority": func(own securitytest.Files) []string {
+					own.Write(t, ca.Issue(t, nil, "x"), next)
+					return nil
+				},
+			} {
+				t.Run(fmt.Sprintf("%s, by the called: %v, behind a call: %v", name, called, calls), func(t *testing.T) {
+					var seen refusals
+					mine, theirs := files(t, ca.Issue(t, nil, "a"), ca), files(t, ca.Issue(t, nil, "b"), ca)
+					a := start(t, "127.0.0.1:0", withFiles(t, mine, "*"))
+					b := start(t, "127.0.0.1:0", withFiles(t, theirs, "*"), func(o *Options) { o.Refused = seen.note })
+					served := 0
+					b.serve = func(context.Context, transport.Peer, string, []byte) ([]byte, error) {
+						served++
+						return nil, nil
+					}
+					peer := open(t, a, b)
+					if calls {
+						_, err := a.client.Call(within(t), peer, "tcp", nil)
+						require.NoError(t, err)
+					}
+					by, own := a, mine
+					if called {
+						by, own = b, theirs
+					}
+					changed, err := by.options.Credentials.Reload(change(own))
+					require.NoError(t, err)
+					require.True(t, changed)
+					before := served
+					_, err = a.client.Call(within(t), peer, "tcp", nil)
+					require.Equal(t, errs.PeerNotAdmitted, errs.CodeOf(err), "%v", err)
+					require.Equal(t, before, served)
+					require.Eventually(t, func() bool { return !b.server.Connected(a.self.ID) }, patience,
+						time.Millisecond)
+				})
+			}
+		}
+	}
+}
+
+// TestRulesThatAdmitAPeerKeepItsConnection changes the list and the files, which admit the peer still.
+func TestRulesThatAdmitAPeerKeepItsConnection(t *testing.T) {
+	checkLeaks(t)
+	ca, next := securitytest.NewAuthority(t, nil), securitytest.NewAuthority(t, nil)
+	theirs, connections := files(t, ca.Issue(t, nil, "b"), ca), 0
+	a := start(t, "127.0.0.1:0", withFiles(t, files(t, ca.Issue(t, nil, "a"), ca), "*"))
+	b := start(t, "127.0.0.1:0", withFiles(t, theirs, "*"), func(o *Options) {
+		o.Admitted = func(transport.Peer, security.Proof, bool) { connections++ }
+	})
+	peer := open(t, a, b)
+	for _, allow := range [][]string{nil, {"dns:a"}, {"dns:*"}} {
+		theirs.Write(t, ca.Issue(t, nil, "b"), ca, next)
+		_, err := b.options.Credentials.Reload(allow)
+		require.NoError(t, err)
+		_, err = a.client.Probe(within(t), peer)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, connections)
 }

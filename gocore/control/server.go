@@ -151,6 +151,9 @@ func (s *Server) guard(ctx context.Context, request any, info *grpc.UnaryServerI
 	if err := messageArrived(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.mayCall(ctx); err != nil {
+		return nil, err
+	}
 	return handle(ctx, request)
 }
 
@@ -173,10 +176,6 @@ func (s *service) caller(ctx context.Context, call *controlpb.Call) (transport.P
 		s.server.options.Refused(transport.RefusedMalformed, hostOf(ctx), err)
 		return transport.Peer{}, err
 	}
-	if s.server.options.Credentials.Barred(from.ID) { // since its handshake
-		return transport.Peer{}, errs.New(errs.PeerNotAdmitted, "control",
-			"the engine does not admit this one any more")
-	}
 	from.Host = hostOf(ctx)
 	if g := guestOf(ctx); g != nil {
 		first, isNew, err := s.server.guests.identified(g, from.ID)
@@ -189,7 +188,7 @@ func (s *service) caller(ctx context.Context, call *controlpb.Call) (transport.P
 			s.server.options.Called(from, shown)
 		}
 	}
-	return from, nil
+	return from, s.server.mayCall(ctx) // a look for peers to turn out may have come before this one was noted
 }
 
 // Hello answers callers of every version: they are the ones to find out that they cannot go on.

@@ -70,8 +70,8 @@ func (c *Credentials) parseAllow(patterns []string) (*Names, error) {
 
 // Reload reads the files of mode mtls again where one has been replaced, and reports whether something differs now.
 // Patterns that are not nil take the place of security/allow. Handshakes from then on show the new certificate and
-// believe the new authorities and patterns; connections go on. After an error everything is as before. In the other
-// modes there is nothing to read, and patterns are InvalidArgument.
+// believe the new authorities and patterns; connections of before ask Still, see Rules. After an error everything is as
+// before. In the other modes there is nothing to read, and patterns are InvalidArgument.
 func (c *Credentials) Reload(allow []string) (changed bool, err error) {
 	var names *Names
 	if allow != nil {
@@ -96,8 +96,15 @@ func (c *Credentials) Reload(allow []string) (changed bool, err error) {
 		c.shows.Store(next)
 		changed = true
 	}
+	if changed {
+		c.rules.Add(1)
+	}
 	return changed, nil
 }
+
+// Rules is a number that grows when files or patterns of mode mtls have changed. A proof is good by the rules that were
+// read before its handshake; by later ones, see Still.
+func (c *Credentials) Rules() uint64 { return c.rules.Load() }
 
 // read returns the content of the files, nil if none was replaced since they were read last.
 func (c *Credentials) read() (*shown, error) {

@@ -84,6 +84,7 @@ type Credentials struct {
 	allow    atomic.Pointer[Names] // in mode mtls
 	shows    atomic.Pointer[shown]
 	loading  sync.Mutex // one Reload at a time
+	rules    atomic.Uint64
 	barred   barred
 }
 
