@@ -40,6 +40,7 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	secure, shown, err := a.credentials.Accept(raw)
 	if err == nil {
 		if isGuest {
+			g.identity = shown.Identity
 			g.endsAt(shown.Until)
 		}
 		return secure, proof{shown}, nil

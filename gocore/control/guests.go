@@ -2,10 +2,8 @@ package control
 
 import (
 	"container/list"
-	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,6 +66,7 @@ type guest struct {
 	receiving atomic.Int32  // calls with a message that is not there as a whole
 	owes      atomic.Int64  // nanoseconds that its network owes for it, until it names itself
 	judged    atomic.Uint64 // the newest rules of the credentials that admit it
+	identity  string        // that its handshake proved; fixed before the first call
 	came      time.Time
 	parked    *turn       // for which it waited before its handshake; nil: it did not
 	holds     atomic.Bool // the turn, until its handshake begins
@@ -259,12 +258,16 @@ func (s *guests) identified(g *guest, id transport.ID) (first, isNew bool, err e
 	return true, isNew, nil
 }
 
-// expel closes the connections of an engine.
-func (s *guests) expel(id transport.ID) {
+// expel closes the connections of an engine that are meant.
+func (s *guests) expel(id transport.ID, meant func(*guest) bool) {
 	var ended []*guest
 	s.mu.Lock()
 	if c := s.callers[id]; c != nil {
-		ended = slices.Collect(maps.Keys(c.guests))
+		for g := range c.guests {
+			if meant(g) {
+				ended = append(ended, g)
+			}
+		}
 	}
 	s.mu.Unlock()
 	for _, g := range ended {

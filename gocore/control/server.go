@@ -63,7 +63,12 @@ func (s *Server) Addresses() []string { return slices.Clone(s.addresses) }
 func (s *Server) Connected(id transport.ID) bool { return s.guests.connected(id) }
 
 // Expel closes the connections of an engine. It may come again, if it is admitted.
-func (s *Server) Expel(id transport.ID) { s.guests.expel(id) }
+func (s *Server) Expel(id transport.ID) { s.guests.expel(id, func(*guest) bool { return true }) }
+
+// ExpelAs closes the connections by which an engine has proved an identity, and none of its others.
+func (s *Server) ExpelAs(id transport.ID, identity string) {
+	s.guests.expel(id, func(g *guest) bool { return g.identity == identity })
+}
 
 // Start begins to answer. It must be called at most once.
 func (s *Server) Start(handler Handler) {

@@ -24,6 +24,8 @@ import (
 // another one then. A peer that recheck had no time to ask is not barred. It comes back by a handshake, which shows its
 // newest certificate.
 
+// An engine that shows another identity keeps its lanes, and the regions that are for the new one. See renamed.
+
 // dismissLimit bounds the wait for a peer's bytes under way.
 const dismissLimit = 5 * time.Second
 
@@ -87,6 +89,40 @@ func (e *Engine) endAccess(ctx context.Context, p transport.Peer, epoch transpor
 	}
 	e.announce(&event.Event{Kind: event.PeerDisconnected, Peer: p.Address, Note: p.Identity, Err: cause})
 	return first
+}
+
+// renamed replaces the identity of a peer that has shown a newer certificate. Its connections of before end. When it
+// returns, no slice of the peer touches a region that was for its older identity and is not for the newer one. Such a
+// region stays closed to it.
+func (e *Engine) renamed(before, now transport.Peer) {
+	e.server.ExpelAs(before.ID, before.Identity)
+	e.rename(now.ID)
+	ctx, cancel := context.WithTimeout(context.Background(), dismissLimit)
+	defer cancel()
+	for _, r := range e.regions.all() {
+		if r.rule == nil || !r.rule.Admit(before.Names()) || r.rule.Admit(now.Names()) {
+			continue
+		}
+		if err := e.revoke(ctx, r, &now, transport.ForGood); err != nil {
+			e.log.Error("a peer may still touch a region by an identity of before", "peer", now.Address, "region",
+				r.label(), "err", err)
+		}
+	}
+}
+
+// rename gives the identity of a peer to the transports. Of several that it shows at once, the one that is noted stays.
+func (e *Engine) rename(id transport.ID) {
+	e.renaming.Lock()
+	defer e.renaming.Unlock()
+	now := e.visitors.peer(id)
+	for _, port := range e.ports {
+		if port.transport == nil || now == nil {
+			continue
+		}
+		if r, is := transport.Find[transport.Renamer](port.transport); is {
+			r.Rename(*now)
+		}
+	}
 }
 
 // dismiss ends a peer that is open here: requests that wait fail, slices under way complete first, and no new one

@@ -154,6 +154,7 @@ type Engine struct {
 	visitors visitors
 	leases   *leaseKeeper
 	tidying  sync.Mutex // of the visitors, one at a time
+	renaming sync.Mutex // of peers at the transports, one at a time
 
 	stop     context.CancelFunc
 	routines sync.WaitGroup

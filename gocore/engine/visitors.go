@@ -35,15 +35,33 @@ type visitors struct {
 	open int // those of the last tidying for which something was open
 }
 
-// note enters an engine with its latest proof, and reports whether tidying is due.
-func (v *visitors) note(p transport.Peer, proof security.Proof, now time.Time) (many bool) {
+// note enters an engine with its latest proof, and reports whether tidying is due. before is the peer that it was, nil
+// for a new one. One that has made a newer handshake since then keeps its place by that: isLate.
+func (v *visitors) note(p transport.Peer, proof security.Proof, now time.Time) (before *transport.Peer, isLate,
+	many bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.byID == nil {
 		v.byID = make(map[transport.ID]*visitor)
 	}
+	if known := v.byID[p.ID]; known != nil {
+		if before = &known.peer; proof.IsOlder(known.proof) {
+			known.used = now
+			return before, true, false
+		}
+	}
 	v.byID[p.ID] = &visitor{peer: p, proof: proof, seen: now, used: now}
-	return len(v.byID) > v.open+visitorsMax
+	return before, false, len(v.byID) > v.open+visitorsMax
+}
+
+// peer returns an engine as it is noted, nil if it is not.
+func (v *visitors) peer(id transport.ID) *transport.Peer {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if known := v.byID[id]; known != nil {
+		return &known.peer
+	}
+	return nil
 }
 
 // use notes a call of an engine, and reports whether it is known.
@@ -150,7 +168,15 @@ const admissionsMax = 64
 
 // shown notes a handshake with a peer.
 func (e *Engine) shown(p transport.Peer, proof security.Proof) {
-	if e.visitors.note(p, proof, time.Now()) && e.tidying.TryLock() {
+	before, isLate, many := e.visitors.note(p, proof, time.Now())
+	switch {
+	case before == nil || before.Identity == p.Identity:
+	case isLate: // by a connection from before the handshake that counts; it comes again by another one
+		e.server.ExpelAs(p.ID, p.Identity)
+	default:
+		e.renamed(*before, p)
+	}
+	if many && e.tidying.TryLock() {
 		defer e.tidying.Unlock()
 		e.forgetVisitors()
 	}

@@ -155,7 +155,7 @@ func TestAnIdentityTakesItsOwnPlacesInTheTable(t *testing.T) {
 			open[p.ID] = true
 		}
 		last[p.ID] = n
-		if !v.note(p, security.Proof{}, begin.Add(time.Duration(n))) {
+		if _, _, many := v.note(p, security.Proof{}, begin.Add(time.Duration(n))); !many {
 			continue
 		}
 		left := v.tidy(open)

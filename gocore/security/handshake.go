@@ -26,7 +26,11 @@ type Proof struct {
 	Until    time.Time // the end of the certificate; zero for none
 
 	chain []*x509.Certificate // of mode mtls, see Credentials.Still
+	made  time.Time           // in mode mtls
 }
+
+// IsOlder reports whether a proof of mode mtls is of an older handshake than another one.
+func (p Proof) IsOlder(than Proof) bool { return p.made.Before(than.made) }
 
 // NotAdmitted is the error of a handshake with somebody whom the mode does not admit.
 type NotAdmitted struct {
@@ -82,7 +86,7 @@ func (c *Credentials) verify(now *shown, state tls.ConnectionState, usage x509.E
 		return proof, verifyMember(now.roots, chain[0])
 	case MTLS:
 		var err error
-		proof.chain = chain
+		proof.chain, proof.made = chain, time.Now()
 		proof.Identity, proof.Until, err = c.verifyIssued(now, chain, usage)
 		return proof, err
 	}

@@ -86,6 +86,13 @@ type (
 		Disconnect(peer ID)
 	}
 
+	// Renamer is a transport that asks the rules of regions (mem.Peers) after the handshake of a peer, too.
+	Renamer interface {
+		// Rename replaces the identity of a peer's lanes and attachments. The engine revokes its access to the regions
+		// that are not for the new one afterwards.
+		Rename(peer Peer)
+	}
+
 	// Visited is a transport that keeps something open for peers at our end.
 	Visited interface {
 		// Visitors returns the peers with lanes or attachments that reach us; one may come more than once.

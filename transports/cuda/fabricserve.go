@@ -28,7 +28,7 @@ func (t *mnnvl) Serve(ctx context.Context, from transport.Peer, message []byte) 
 		}
 	}
 	if g := t.guests.named(from, token); g != nil && kind != callGreet {
-		return t.serveGuest(g, kind, r)
+		return t.serveGuest(from, g, kind, r)
 	}
 	switch {
 	case kind == callGreet && r.Whole():
@@ -67,7 +67,7 @@ func (t *mnnvl) welcome(from transport.Peer, secret access.Token) ([]byte, error
 }
 
 // serveGuest answers a peer that was welcomed.
-func (t *mnnvl) serveGuest(g *guest, kind byte, r *kit.Reader) ([]byte, error) {
+func (t *mnnvl) serveGuest(from transport.Peer, g *guest, kind byte, r *kit.Reader) ([]byte, error) {
 	switch kind {
 	case callAlive:
 		if r.Whole() {
@@ -81,7 +81,7 @@ func (t *mnnvl) serveGuest(g *guest, kind byte, r *kit.Reader) ([]byte, error) {
 	case callLearn:
 		serial, name := r.U64(), readName(r)
 		if r.Whole() {
-			return t.offer(g, name, serial)
+			return t.offer(from, g, name, serial)
 		}
 	case callRelease:
 		for left := min(r.U32(), newsMost); left > 0 && !r.Short(); left-- {
@@ -96,9 +96,9 @@ func (t *mnnvl) serveGuest(g *guest, kind byte, r *kit.Reader) ([]byte, error) {
 	return nil, t.malformed(g.peer)
 }
 
-// offer gives a guest the handles of a region. The hold comes first: a fence that misses the guest in its list has shut
-// the door before, and the look at the door finds that.
-func (t *mnnvl) offer(g *guest, name hazard.Region, serial uint64) ([]byte, error) {
+// offer gives a guest the handles of a region, if that is for the names by which it asks. The hold comes first: a fence
+// that misses the guest in its list has shut the door before, and the look at the door finds that.
+func (t *mnnvl) offer(from transport.Peer, g *guest, name hazard.Region, serial uint64) ([]byte, error) {
 	if t.guests.wasRenamed(name) {
 		return nil, t.replaced()
 	}
@@ -106,7 +106,7 @@ func (t *mnnvl) offer(g *guest, name hazard.Region, serial uint64) ([]byte, erro
 	switch {
 	case r == nil || r.ordinal < 0:
 		return nil, t.refuses(g, errs.AddressNotRegistered)
-	case r.Permission == mem.LocalReadWrite || r.Peers != nil && !r.Peers.Admit(g.peer.Names()):
+	case r.Permission == mem.LocalReadWrite || r.Peers != nil && !r.Peers.Admit(from.Names()):
 		return nil, t.refuses(g, errs.PermissionDenied)
 	}
 	undo, is := t.guests.hold(g, name, serial)

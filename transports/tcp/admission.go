@@ -61,7 +61,6 @@ func (l *responderLane) proofCame() *errs.Error {
 	a := x.attachment
 	peer := &a.peer
 	l.own, l.near, l.initiator = peer.Self, peer.MachineID == l.t.self.MachineID, peer.ID
-	l.identity = peer.Names()
 	l.mayBuffer(x.seen.protect(&a.secret, a.shield, byResponder)) // from now on any thread may write, and reads these
 	if err := l.t.attachments.admit(l, a); err != nil {
 		return err

@@ -5,10 +5,12 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
@@ -44,12 +46,19 @@ type guest struct {
 	lanes       int
 }
 
+// names are the identity and the ID of a peer, with the rule that they passed last. They are replaced together.
+type names struct {
+	proved string                    // see transport.Peer.Names
+	passes atomic.Pointer[mem.Peers] // the last rule of a region that admitted them
+}
+
 // attachment is the responder's side of a peer's link. The fields from guest on are guarded by attachments.mu.
 type attachment struct {
 	t      *Transport
 	id     attachmentID
 	secret secret
 	peer   transport.Peer
+	names  atomic.Pointer[names]
 	spoken uint8  // version of the protocol
 	shield shield // of its lanes
 
@@ -74,6 +83,7 @@ func (as *attachments) init(t *Transport, lanesMax int) {
 func (as *attachments) issue(peer transport.Peer, spoken uint8, s shield) (*attachment, *errs.Error) {
 	a := &attachment{t: as.t, peer: peer, spoken: spoken, shield: s,
 		lanes: map[uint64]*responderLane{}, ended: map[uint64]verdicts{}, since: clock.Now()}
+	a.names.Store(&names{proved: peer.Names()})
 	_, _ = rand.Read(a.id[:]) // ends the process rather than fail
 	_, _ = rand.Read(a.secret[:])
 	as.mu.Lock()
@@ -155,6 +165,13 @@ func (as *attachments) ofPeer(peer *transport.Peer) []*attachment {
 		return slices.Clone(g.attachments)
 	}
 	return nil
+}
+
+// Rename implements transport.Renamer.
+func (t *Transport) Rename(peer transport.Peer) {
+	for _, a := range t.attachments.ofPeer(&peer) {
+		a.names.Store(&names{proved: peer.Names()})
+	}
 }
 
 // expect takes note of a lane that has named an attachment, and is to prove that it belongs there. Of too many lanes

@@ -59,13 +59,17 @@ func (l *responderLane) place(key, offset uint64, length uint32, epoch uint64, w
 // hasRight reports whether a rule admits the initiator. It remembers the last one that did: most regions of an owner
 // have the same, and a look at its patterns takes longer than the rest of place.
 func (l *responderLane) hasRight(rule *mem.Peers) bool {
-	if rule == nil || rule == l.passes.Load() {
+	if rule == nil {
 		return true
 	}
-	if !rule.Admit(l.identity) {
+	n := l.attachment.Load().names.Load()
+	if rule == n.passes.Load() {
+		return true
+	}
+	if !rule.Admit(n.proved) {
 		return false
 	}
-	l.passes.Store(rule)
+	n.passes.Store(rule)
 	return true
 }
 

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -26,8 +25,6 @@ type responderLane struct {
 	own        bool                       // the initiator is our own engine; set before any payload
 	near       bool                       // the initiator is on our own host; set before any payload
 	initiator  transport.ID               // set before any payload
-	identity   string                     // of the initiator, likewise
-	passes     atomic.Pointer[mem.Peers]  // the last rule of a region that admitted it
 	epoch      uint64                     // of the slices that come now; guarded by readMu
 
 	in      inbox  // guarded by copyMu

@@ -39,6 +39,7 @@ var (
 	_ transport.Explainer  = (*Transport)(nil)
 	_ transport.Reacher    = (*Transport)(nil)
 	_ transport.Visited    = (*Transport)(nil)
+	_ transport.Renamer    = (*Transport)(nil)
 )
 
 // Name returns "tcp".

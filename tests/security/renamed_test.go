@@ -1,0 +1,104 @@
+package security
+
+import (
+	"context"
+	"crypto/x509"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/control"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/security"
+	"github.com/tent-engine/tent/gocore/security/securitytest"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// An engine that shows a certificate with another identity keeps its lanes. By them it has the regions of the new
+// identity, and none of the old one.
+func TestLanesHaveTheRightsOfTheNewIdentityAlone(t *testing.T) {
+	ca := securitytest.NewAuthority(t, nil)
+	owner := newMember(t, ca.Issue(t, nil, "owner"), ca, nil, "dns:old", "dns:new")
+	a := newMember(t, ca.Issue(t, nil, "old"), ca, nil, "*")
+	theirs := offer(t, owner.Engine, pageBytes, "kv", "dns:old")
+	offer(t, owner.Engine, pageBytes, "all")
+	offer(t, owner.Engine, pageBytes, "both", "dns:old", "dns:new")
+	w := newWriter(t, a.Engine, owner.Engine, "kv")
+	all, both := newWriter(t, a.Engine, owner.Engine, "all"), newWriter(t, a.Engine, owner.Engine, "both")
+	for _, each := range []*writer{w, all, both} {
+		require.NoError(t, each.write())
+	}
+	a.files.Write(t, ca.Issue(t, nil, "new"), ca)
+	_, err := a.ReloadSecurity(context.Background(), nil)
+	require.NoError(t, err)
+	_, err = owner.ReloadSecurity(context.Background(), []string{"dns:new"})
+	require.NoError(t, err)
+	mustFail(t, w, theirs)
+	offer(t, owner.Engine, pageBytes, "later", "dns:new")
+	for _, each := range []*writer{all, both, newWriter(t, a.Engine, owner.Engine, "later")} {
+		require.NoError(t, each.write())
+	}
+	for _, lost := range losses(t, owner.Engine) {
+		require.Equal(t, event.AccessRefused, lost.Kind, "%+v", lost)
+	}
+}
+
+// The end of a certificate is that of its identity's rights, where the engine has another one by then.
+func TestTheRightsOfACertificateEndWithIt(t *testing.T) {
+	t.Parallel() // it waits for seconds
+	ca := securitytest.NewAuthority(t, nil)
+	owner := newMember(t, ca.Issue(t, nil, "owner"), ca, nil, "*")
+	brief := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(3 * time.Second) }
+	a := newMember(t, ca.Issue(t, brief, "admin"), ca, nil, "*")
+	theirs := offer(t, owner.Engine, pageBytes, "kv", "dns:admin")
+	w := newWriter(t, a.Engine, owner.Engine, "kv")
+	require.NoError(t, w.write())
+	a.files.Write(t, ca.Issue(t, nil, "worker"), ca)
+	_, err := a.ReloadSecurity(context.Background(), nil)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return w.write() != nil }, patience, 10*time.Millisecond)
+	mustFail(t, w, theirs)
+	require.Equal(t, "dns:worker", owner.Peers()[0].Peer.Identity)
+}
+
+// A connection of before a newer handshake gives the rights of its identity back to nobody.
+func TestAConnectionOfTheOldIdentityRevivesNoRights(t *testing.T) {
+	ca := securitytest.NewAuthority(t, nil)
+	owner := newMember(t, ca.Issue(t, nil, "owner"), ca, nil, "*")
+	offer(t, owner.Engine, pageBytes, "kv", "dns:old")
+	offer(t, owner.Engine, pageBytes, "new", "dns:new")
+	f := securitytest.NewFiles(t)
+	f.Write(t, ca.Issue(t, nil, "old"), ca)
+	credentials, err := security.Open(security.Settings{Allow: []string{"*"},
+		Files: security.Files{Certificate: f.Certificate, Key: f.Key, Authorities: f.Root}})
+	require.NoError(t, err)
+	client := func() *control.Client {
+		c := control.NewClient(control.Options{Credentials: credentials,
+			Self: func() transport.Peer { return transport.Peer{Network: owner.Self().Network} }})
+		t.Cleanup(c.Close)
+		return c
+	}
+	called, greeted, newer := client(), client(), client()
+	sees := func(c *control.Client, names ...string) {
+		t.Helper()
+		d, err := c.Describe(t.Context(), owner.Self(), nil)
+		require.NoError(t, err)
+		var list []string
+		for _, r := range d.Regions {
+			list = append(list, r.Name)
+		}
+		require.Equal(t, names, slices.Sorted(slices.Values(list)))
+	}
+	sees(called, "kv")
+	_, err = greeted.Hello(t.Context(), owner.Address())
+	require.NoError(t, err)
+	f.Write(t, ca.Issue(t, nil, "new"), ca)
+	_, err = credentials.Reload(nil)
+	require.NoError(t, err)
+	for _, c := range []*control.Client{newer, called, greeted, newer} {
+		sees(c, "new")
+		require.Equal(t, "dns:new", owner.Peers()[0].Peer.Identity)
+	}
+}
