@@ -97,12 +97,20 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer,
 		request.KnownEpoch = known.Epoch
 	}
 	asked := clock.Now()
-	reply, err := call(ctx, c, "control.describe", peer,
-		func(ctx context.Context, k *conn) (*controlpb.DescribeReply, error) {
-			return k.stub.Describe(ctx, request)
-		})
-	if err != nil || len(reply.GetDescription()) == 0 {
+	type answer struct {
+		*controlpb.DescribeReply
+		shown security.Proof
+	}
+	reply, err := call(ctx, c, "control.describe", peer, func(ctx context.Context, k *conn) (answer, error) {
+		reply, err := k.stub.Describe(ctx, request)
+		return answer{reply, k.shown}, err
+	})
+	if err != nil {
 		return nil, err
+	}
+	c.options.Proved(peer, reply.shown)
+	if len(reply.GetDescription()) == 0 {
+		return nil, nil
 	}
 	description, err := segment.Decode(reply.GetDescription())
 	if err != nil {
@@ -112,7 +120,7 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer,
 		return nil, protocolError("the peer describes another engine").WithPeer(peer.Address, "", "")
 	}
 	description.Transports = fromTransports(reply.GetTransports())
-	date(description.Regions, reply, asked, clock.Now())
+	date(description.Regions, reply.DescribeReply, asked, clock.Now())
 	if since := reply.GetSince(); since != 0 {
 		if known == nil || since != known.Epoch {
 			return nil, protocolError("the peer tells changes since another epoch than ours").

@@ -96,6 +96,8 @@ type Options struct {
 	Admitted func(from transport.Peer, shown security.Proof, isNew bool)
 	// Called hears of each further call on a connection. Nil is nobody.
 	Called func(from transport.Peer, shown security.Proof)
+	// Proved hears of each engine that has answered Describe, with the proof of the connection. Nil is nobody.
+	Proved func(peer transport.Peer, shown security.Proof)
 
 	ConnectTimeout   time.Duration // until TCP is connected (1.5 s: one retransmission of the first packet)
 	HandshakeTimeout time.Duration // from there until the peer has answered (1.8 s)
@@ -132,6 +134,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Called == nil {
 		o.Called = func(transport.Peer, security.Proof) {}
+	}
+	if o.Proved == nil {
+		o.Proved = func(transport.Peer, security.Proof) {}
 	}
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext

@@ -114,13 +114,13 @@ func (e *Engine) renamed(before, now transport.Peer) {
 func (e *Engine) rename(id transport.ID) {
 	e.renaming.Lock()
 	defer e.renaming.Unlock()
-	now := e.visitors.peer(id)
+	now := e.visitors.get(id)
 	for _, port := range e.ports {
 		if port.transport == nil || now == nil {
 			continue
 		}
 		if r, is := transport.Find[transport.Renamer](port.transport); is {
-			r.Rename(*now)
+			r.Rename(now.peer)
 		}
 	}
 }

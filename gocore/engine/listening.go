@@ -39,7 +39,7 @@ func (e *Engine) listen(o Options, undo *steps) error {
 		}
 	}
 	options := control.Options{Self: e.self, Credentials: e.credentials, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
-		Called: e.called, Besides: e.homes(o, wanted),
+		Called: e.called, Proved: e.proved, Besides: e.homes(o, wanted),
 		Limits: control.Limits{Connections: c.MaxConnections, ConnectionsPerPeer: c.MaxPeerConnections,
 			Strangers: c.MaxStrangers, CallsPerSecond: c.MaxCalls, Reception: int(c.MaxReception)},
 		Refused: func(reason transport.Refusal, from string, cause error) {

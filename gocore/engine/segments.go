@@ -318,7 +318,11 @@ func (e *Engine) Segment(ctx context.Context, id SegmentID, refresh bool) (Segme
 			return SegmentInfo{}, err
 		}
 	}
-	return SegmentInfo{h.peer.identity, h.name, h.peer.regions.Load().description.Offers(), h.peer.file != nil}, nil
+	identity := h.peer.identity
+	if known := e.visitors.get(identity.ID); known != nil && h.peer.file == nil {
+		identity.Identity = known.peer.Identity // the newest; a blob has none
+	}
+	return SegmentInfo{identity, h.name, h.peer.regions.Load().description.Offers(), h.peer.file != nil}, nil
 }
 
 // silentAsk bounds the question to a peer that is silent. One that has just come back answers in milliseconds.

@@ -54,14 +54,11 @@ func (v *visitors) note(p transport.Peer, proof security.Proof, now time.Time) (
 	return before, false, len(v.byID) > v.open+visitorsMax
 }
 
-// peer returns an engine as it is noted, nil if it is not.
-func (v *visitors) peer(id transport.ID) *transport.Peer {
+// get returns an engine as it is noted, nil if it is not. Its peer and its proof stay as they are.
+func (v *visitors) get(id transport.ID) *visitor {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if known := v.byID[id]; known != nil {
-		return &known.peer
-	}
-	return nil
+	return v.byID[id]
 }
 
 // use notes a call of an engine, and reports whether it is known.
@@ -185,6 +182,15 @@ func (e *Engine) shown(p transport.Peer, proof security.Proof) {
 // called notes a call of a peer. One that was forgotten is entered again, before the call opens anything for it.
 func (e *Engine) called(p transport.Peer, proof security.Proof) {
 	if !e.visitors.use(p.ID, time.Now()) {
+		e.shown(p, proof)
+	}
+}
+
+// proved notes a peer that has answered us, unless that is known. One that was opened by a blob has proved nothing
+// before.
+func (e *Engine) proved(p transport.Peer, proof security.Proof) {
+	if known := e.visitors.get(p.ID); known == nil || known.proof.IsOlder(proof) {
+		p.ID, p.Identity = proof.ID, proof.Identity
 		e.shown(p, proof)
 	}
 }

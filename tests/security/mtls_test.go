@@ -52,10 +52,11 @@ func offer(t *testing.T, e *engine.Engine, size int, name string, peers ...strin
 
 // writer moves pages from one engine to another, each with bytes of its own.
 type writer struct {
-	from  *engine.Engine
-	own   []byte
-	at    engine.SegmentID
-	moves atomic.Int64
+	from   *engine.Engine
+	own    []byte
+	at     engine.SegmentID
+	region mem.RegionID // 0: that of the segment
+	moves  atomic.Int64
 }
 
 const pageBytes = 64 << 10
@@ -72,7 +73,7 @@ func newWriter(t *testing.T, from, to *engine.Engine, name string) *writer {
 // move carries out one transfer and returns its error.
 func (w *writer) move(op transport.Op) error {
 	id, err := w.from.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: address(w.own), Length: pageBytes,
-		Remote: engine.Remote{Segment: w.at}})
+		Remote: engine.Remote{Segment: w.at, Region: w.region}})
 	if err != nil {
 		return err
 	}

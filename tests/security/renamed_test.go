@@ -13,6 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/security/securitytest"
+	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -100,5 +101,42 @@ func TestAConnectionOfTheOldIdentityRevivesNoRights(t *testing.T) {
 	for _, c := range []*control.Client{newer, called, greeted, newer} {
 		sees(c, "new")
 		require.Equal(t, "dns:new", owner.Peers()[0].Peer.Identity)
+	}
+}
+
+// A peer that was opened by a blob, which says no identity, has the one that it proves, and loses its access with it.
+func TestAPeerOfABlobIsKnownByItsProof(t *testing.T) {
+	for name, ends := range map[string]func(t *testing.T, a member) error{
+		"list": func(t *testing.T, a member) error {
+			_, err := a.ReloadSecurity(context.Background(), []string{"dns:c"})
+			return err
+		},
+		"disconnect": func(t *testing.T, a member) error {
+			n, err := a.Disconnect(context.Background(), "dns:b")
+			require.Equal(t, 1, n)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ca := securitytest.NewAuthority(t, nil)
+			a := newMember(t, ca.Issue(t, nil, "a"), ca, nil, "*")
+			b := newMember(t, ca.Issue(t, nil, "b"), ca, nil, "*")
+			theirs := offer(t, b.Engine, pageBytes, "kv")
+			blob, err := b.Export([]string{"kv"})
+			require.NoError(t, err)
+			w := &writer{from: a.Engine, own: offer(t, a.Engine, pageBytes, "")}
+			w.at, err = a.OpenBlob(blob)
+			require.NoError(t, err)
+			d, err := segment.Decode(blob)
+			require.NoError(t, err)
+			w.region = d.Find("kv").ID
+			require.NoError(t, w.write())
+			info, err := a.Segment(t.Context(), w.at, false)
+			require.NoError(t, err)
+			require.Equal(t, "dns:b", info.Peer.Identity)
+			require.Equal(t, "dns:b", a.Peers()[0].Peer.Identity)
+			require.NoError(t, ends(t, a))
+			mustFail(t, w, theirs)
+		})
 	}
 }
