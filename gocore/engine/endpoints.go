@@ -49,7 +49,8 @@ func (e *Engine) ServeMetrics(address string) (string, error) {
 		return "", errs.New(errs.TooManyRequests, "metrics", "they are served at %d places already", endpointsMax)
 	}
 	server, err := scrape.Listen(address, scrape.Source{Metrics: e.MetricsText, Events: e.eventRecords,
-		Now: func() int64 { return int64(clock.Now()) }, Admit: e.mayScrape})
+		Now: func() int64 { return int64(clock.Now()) }, Admit: e.credentials.MayRead,
+		Refused: e.refuseScrape})
 	if err != nil {
 		return "", err
 	}
@@ -57,14 +58,10 @@ func (e *Engine) ServeMetrics(address string) (string, error) {
 	return server.Address(), nil
 }
 
-// mayScrape refuses callers of the metrics that may not be peers, where the kernel knows them.
-func (e *Engine) mayScrape(caller net.Conn) error {
-	err := e.credentials.MayRead(caller)
-	if err != nil {
-		host, _, _ := net.SplitHostPort(caller.RemoteAddr().String())
-		e.refusals.count(planeControl, transport.RefusedIdentity, host, err)
-	}
-	return err
+// refuseScrape counts a caller of the metrics that may not be a peer.
+func (e *Engine) refuseScrape(caller net.Conn, cause error) {
+	host, _, _ := net.SplitHostPort(caller.RemoteAddr().String())
+	e.refusals.count(planeControl, transport.RefusedIdentity, host, cause)
 }
 
 // StopMetrics ends the server at an address that ServeMetrics returned; another address is ignored.

@@ -7,13 +7,17 @@ import (
 	"sync"
 )
 
-// limited is a listener that closes connections at once while most of them are open.
+// limited is a listener that closes connections at once while connectionsMax of them are open. Those that admit refuses
+// are counted apart.
 type limited struct {
 	net.Listener
-	places chan struct{}
+	admit           func(net.Conn) error // nil: all of them
+	places, refused chan struct{}
 }
 
-func limit(l net.Listener, most int) *limited { return &limited{l, make(chan struct{}, most)} }
+func limit(l net.Listener, admit func(net.Conn) error) *limited {
+	return &limited{l, admit, make(chan struct{}, connectionsMax), make(chan struct{}, connectionsMax)}
+}
 
 // Accept returns the next connection that has a place.
 func (l *limited) Accept() (net.Conn, error) {
@@ -22,9 +26,16 @@ func (l *limited) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+		places, refused := l.places, error(nil)
+		if l.admit != nil {
+			refused = l.admit(c)
+		}
+		if refused != nil {
+			places = l.refused
+		}
 		select {
-		case l.places <- struct{}{}:
-			return &placed{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
+		case places <- struct{}{}:
+			return &placed{Conn: c, refused: refused, leave: sync.OnceFunc(func() { <-places })}, nil
 		default:
 			_ = c.Close()
 		}
@@ -34,7 +45,8 @@ func (l *limited) Accept() (net.Conn, error) {
 // placed is a connection that gives its place back when it is closed.
 type placed struct {
 	net.Conn
-	leave func()
+	refused error
+	leave   func()
 }
 
 // Close closes the connection; a second time does nothing more.

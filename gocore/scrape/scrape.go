@@ -7,7 +7,8 @@
 //
 // Callers are not trusted. Admit may refuse them: an engine in mode local admits the users that may be its peers. A
 // server holds at most connectionsMax connections, each with limits for a request's head, the answer and silence;
-// further ones are closed at once. A flood of scrapes costs one snapshot a freshFor, which all that ask share.
+// further ones are closed at once. Connections that are refused have places of their own, so they keep out nobody else,
+// and hear why. A flood of scrapes costs one snapshot a freshFor, which all that ask share.
 package scrape
 
 import (
@@ -41,8 +42,10 @@ type Source struct {
 	// them, and lost counts those that are not kept any more.
 	Events func(after uint64, most int) (events any, next, lost uint64)
 	Now    func() int64 // of the clock of events, in nanoseconds
-	// Admit refuses callers by an error, at each request; nil admits anybody. It may run on many goroutines at once.
+	// Admit refuses a connection by an error, when it is accepted; nil admits anybody.
 	Admit func(caller net.Conn) error
+	// Refused hears of each request of one that was not admitted. It may run on many goroutines at once.
+	Refused func(caller net.Conn, cause error)
 }
 
 // notAdmitted is all that a caller hears that Admit refuses.
@@ -72,7 +75,7 @@ func Listen(address string, source Source) (*Server, error) {
 		return nil, errs.Wrap(errs.RpcServiceError, "metrics: listen", err).
 			WithHint("choose another port, or 0 for a free one")
 	}
-	s := &Server{source: source, listener: limit(listener, connectionsMax)}
+	s := &Server{source: source, listener: limit(listener, source.Admit)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", s.answer(s.writeMetrics))
 	mux.HandleFunc("GET /events", s.answer(s.writeEvents))
@@ -112,20 +115,14 @@ func (s *Server) answer(write http.HandlerFunc) http.HandlerFunc {
 		defer s.served.Done()
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
-		if !s.admits(r) {
+		if caller := r.Context().Value(callerKey{}).(*placed); caller.refused != nil {
+			s.source.Refused(caller, caller.refused)
+			w.Header().Set("Connection", "close")
 			http.Error(w, notAdmitted, http.StatusForbidden)
 			return
 		}
 		write(w, r)
 	}
-}
-
-func (s *Server) admits(r *http.Request) bool {
-	if s.source.Admit == nil {
-		return true
-	}
-	caller, is := r.Context().Value(callerKey{}).(net.Conn)
-	return is && s.source.Admit(caller) == nil
 }
 
 // begin counts an answer, unless Close has begun to wait for those before it.

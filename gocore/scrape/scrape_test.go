@@ -3,6 +3,7 @@ package scrape
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -130,6 +131,47 @@ func TestStalledCallersAreBoundedAndCutOff(t *testing.T) {
 		}
 		return reply.Body.Close() == nil && reply.StatusCode == 200
 	}, 20*time.Second, time.Millisecond)
+}
+
+// Connections that Admit refuses take no places of the others, whether they ask or are silent. One that asks hears why,
+// and is closed.
+func TestRefusedConnectionsKeepNobodyOut(t *testing.T) {
+	foreign := errors.New("another user")
+	var refused atomic.Int64
+	s, err := Listen("127.0.0.1:0", Source{Metrics: func() (string, error) { return "m 1\n", nil },
+		Admit: func(c net.Conn) error {
+			if host, _, _ := net.SplitHostPort(c.RemoteAddr().String()); host == "127.0.0.9" {
+				return foreign
+			}
+			return nil
+		},
+		Refused: func(_ net.Conn, cause error) {
+			if cause == foreign {
+				refused.Add(1)
+			}
+		}})
+	require.NoError(t, err)
+	defer s.Close()
+	list := make([]net.Conn, 2*connectionsMax)
+	for i := range list {
+		list[i], err = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}).Dial("tcp", s.Address())
+		require.NoError(t, err)
+		defer list[i].Close()
+	}
+	for range 3 {
+		reply, err := http.Get("http://" + s.Address() + "/metrics")
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, reply.StatusCode)
+		require.NoError(t, reply.Body.Close())
+		http.DefaultClient.CloseIdleConnections()
+	}
+	_, err = io.WriteString(list[0], "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	all, err := io.ReadAll(list[0])
+	require.NoError(t, err)
+	require.Contains(t, string(all), "403 Forbidden")
+	require.Contains(t, string(all), notAdmitted)
+	require.EqualValues(t, 1, refused.Load())
 }
 
 func TestAHugeHeadIsRefused(t *testing.T) {
