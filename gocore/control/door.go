@@ -54,7 +54,7 @@ func (s *guests) replace(conn *intake.Conn) bool {
 }
 
 func (s *guests) replaceLocked(host string, conn *intake.Conn) bool {
-	network := networkOf(host)
+	network := NetworkOf(host)
 	if s.closing || s.strangers.all < s.limits.Strangers || s.strangers.most() != network {
 		return false
 	}

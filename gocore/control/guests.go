@@ -103,7 +103,7 @@ func newGuests(o *Options) *guests {
 // admit makes a connection a guest, and closes another one if that is needed for it.
 func (s *guests) admit(conn net.Conn) *guest {
 	host := hostIn(conn.RemoteAddr())
-	g := &guest{Conn: conn, of: s, host: host, network: networkOf(host), left: make(chan struct{}),
+	g := &guest{Conn: conn, of: s, host: host, network: NetworkOf(host), left: make(chan struct{}),
 		came: time.Now()}
 	s.mu.Lock()
 	leaves, full := s.makeRoom(host)
@@ -176,9 +176,9 @@ func (s *guests) park(g *guest) bool {
 	return true
 }
 
-// networkOf returns a host's address, of IPv6 the 64 bits of its network. A host can give itself all the addresses of
+// NetworkOf returns a host's address, of IPv6 the 64 bits of its network. A host can give itself all the addresses of
 // one (RFC 4291, section 2.5.4).
-func networkOf(host string) string {
+func NetworkOf(host string) string {
 	if address, err := netip.ParseAddr(host); err == nil && address.Unmap().Is6() {
 		if network, err := address.WithZone("").Prefix(64); err == nil {
 			return network.String()

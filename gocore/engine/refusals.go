@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/control"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/metrics"
@@ -17,11 +18,13 @@ const planeControl = "control"
 const (
 	refusalEvery    = time.Second // between two events about one peer and reason
 	refusalPeers    = 256         // peers and reasons that are remembered; the counters take the rest
+	refusalsMax     = 25          // events a second: two such seconds in one of security/audit are half of its lines
 	strangerTextMax = 255         // bytes of a text of a peer in an event
 )
 
-// refusals counts the refusals to peers. It announces each (peer, reason) at most once a second, with the number
-// since the last time: an attacker fills neither the log nor memory. Any goroutine may use it.
+// refusals counts the refusals to peers. It announces each (network, reason) at most once a second, with the number
+// since the last time, and refusalsMax of all: an attacker fills neither the log nor memory, and keeps no event about
+// others out. Any goroutine may use it.
 type refusals struct {
 	engine *Engine
 
@@ -29,16 +32,17 @@ type refusals struct {
 	planes []metrics.Refusals
 	told   map[refusalKey]*toldRefusal
 
-	admissions perSecond
+	announced, admissions perSecond
 }
 
 type refusalKey struct {
-	plane, from string
+	plane, from string // the latter by networks: a host has as many addresses of its own as it likes
 	reason      transport.Refusal
 }
 
 type toldRefusal struct {
-	at    clock.Time
+	at    clock.Time // of the last event, or of the first refusal without one
+	told  bool
 	quiet int // refused since then
 }
 
@@ -54,7 +58,7 @@ func newRefusals(e *Engine, plugs []Plug) *refusals {
 // count counts one refusal, and announces it when it is time to.
 func (r *refusals) count(plane string, reason transport.Refusal, from string, cause error) {
 	from = errs.Printable(from, strangerTextMax)
-	n := r.due(refusalKey{plane, from, reason}, clock.Now())
+	n := r.due(refusalKey{plane, control.NetworkOf(from), reason}, clock.Now())
 	if n == 0 {
 		return
 	}
@@ -76,20 +80,21 @@ func (r *refusals) due(key refusalKey, now clock.Time) int {
 			r.planes[i].Counts[key.reason]++
 		}
 	}
-	if t := r.told[key]; t != nil {
-		t.quiet++
-		if now.Sub(t.at) < refusalEvery {
+	t := r.told[key]
+	if t == nil {
+		if len(r.told) >= refusalPeers && !r.forget(now) {
 			return 0
 		}
-		n := t.quiet
-		*t = toldRefusal{at: now}
-		return n
+		t = &toldRefusal{at: now}
+		r.told[key] = t
 	}
-	if len(r.told) >= refusalPeers && !r.forget(now) {
+	t.quiet++
+	if t.told && now.Sub(t.at) < refusalEvery || r.announced.take(1, refusalsMax, now) == 0 {
 		return 0
 	}
-	r.told[key] = &toldRefusal{at: now}
-	return 1
+	n := t.quiet
+	*t = toldRefusal{at: now, told: true}
+	return n
 }
 
 // forget makes room by dropping the peers that nothing was refused to for a while. It reports whether there is room.

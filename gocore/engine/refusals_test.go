@@ -26,16 +26,22 @@ func TestRefusalsAreAllCountedAndRarelyTold(t *testing.T) {
 	require.Equal(t, uint64(44), r.snapshot()[0].Counts[transport.RefusedProof])
 }
 
-// Strangers with ever new addresses make neither memory nor events grow.
+// Strangers with ever new addresses make neither memory nor events grow. Those without an event are in a later one.
 func TestManyStrangersAreCountedInBoundedMemory(t *testing.T) {
 	r := newRefusals(nil, nil)
 	told := 0
 	for i := range 100_000 {
 		told += r.due(refusalKey{planeControl, strconv.Itoa(i), transport.RefusedLimit}, 1)
 	}
-	require.Equal(t, refusalPeers, told)
+	require.Equal(t, refusalsMax, told)
 	require.Len(t, r.told, refusalPeers)
 	require.Equal(t, uint64(100_000), r.snapshot()[0].Counts[transport.RefusedLimit])
 	later := refusalKey{planeControl, "later", transport.RefusedLimit}
-	require.Equal(t, 1, r.due(later, clock.Time(1).Add(refusalEvery)))
+	second := clock.Time(1).Add(refusalEvery)
+	first := refusalKey{planeControl, "0", transport.RefusedLimit}
+	require.Zero(t, r.due(first, second-1))
+	quiet := refusalKey{planeControl, strconv.Itoa(refusalsMax), transport.RefusedLimit}
+	require.Equal(t, 2, r.due(quiet, second), "no event has told of it yet")
+	require.Equal(t, 2, r.due(first, second))
+	require.Equal(t, 1, r.due(later, second))
 }
