@@ -21,7 +21,9 @@ type Entry struct {
 	Time      time.Time `json:"time"`
 	Engine    string    `json:"engine"`
 	Event     string    `json:"event"`
-	Peer      string    `json:"peer,omitempty"`
+	Peer      string    `json:"peer,omitempty"` // its address by its own word, where nothing proves one
+	ID        string    `json:"id,omitempty"`   // that Peer has proved
+	Host      string    `json:"host,omitempty"` // that its call came from
 	Transport string    `json:"transport,omitempty"`
 	Note      string    `json:"note,omitempty"`
 	N         int       `json:"n,omitempty"`

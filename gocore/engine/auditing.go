@@ -47,8 +47,8 @@ func (e *Engine) noteSecurity(ev *event.Event) {
 	default:
 		return
 	}
-	line := audit.Entry{Engine: e.name, Event: ev.Kind.String(), Peer: ev.Peer, Transport: ev.Transport, Note: ev.Note,
-		N: ev.N}
+	line := audit.Entry{Engine: e.name, Event: ev.Kind.String(), Peer: ev.Peer, ID: ev.ID, Host: ev.Host,
+		Transport: ev.Transport, Note: ev.Note, N: ev.N}
 	if ev.Kind == event.LeaseMade || ev.Kind == event.LeaseEnded {
 		line.Note = strings.TrimSpace(ev.Rail + " " + ev.Note)
 	}

@@ -87,7 +87,8 @@ func (e *Engine) endAccess(ctx context.Context, p transport.Peer, epoch transpor
 	for _, open := range e.segments.peersWith(p.ID) {
 		open.dismiss(cause)
 	}
-	e.announce(&event.Event{Kind: event.PeerDisconnected, Peer: p.Address, Note: p.Identity, Err: cause})
+	e.announce(&event.Event{Kind: event.PeerDisconnected, Peer: e.attributed(p), ID: p.ID.String(), Host: p.Host,
+		Note: p.Identity, Err: cause})
 	return first
 }
 

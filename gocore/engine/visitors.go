@@ -265,7 +265,8 @@ func (e *Engine) admitted(p transport.Peer, proof security.Proof, isNew bool) {
 	told := e.refusals.admissions.take(1, admissionsMax, clock.Now()) > 0
 	e.refusals.mu.Unlock()
 	if told {
-		e.announce(&event.Event{Kind: event.PeerAdmitted, Peer: p.Address, Note: p.Identity})
+		e.announce(&event.Event{Kind: event.PeerAdmitted, Peer: e.attributed(p), ID: p.ID.String(), Host: p.Host,
+			Note: p.Identity})
 	}
 }
 
@@ -284,9 +285,18 @@ type PeerInfo struct {
 func (e *Engine) Peers() []PeerInfo {
 	var list []PeerInfo
 	open := e.segments.identities()
+	owners := make(map[string]transport.ID, len(open))
+	for id, p := range open {
+		owners[p.Address] = id
+	}
 	for _, v := range e.visitors.list() {
-		_, is := open[v.peer.ID]
+		opened, is := open[v.peer.ID]
 		delete(open, v.peer.ID)
+		if owner, taken := owners[v.peer.Address]; is { // as attributed has it
+			v.peer.Address = opened.Address
+		} else if taken && owner != v.peer.ID {
+			v.peer.Address = v.peer.ID.String()
+		}
 		list = append(list, PeerInfo{Peer: v.peer, Connected: e.server.Connected(v.peer.ID), Open: is, Seen: v.seen,
 			Until: v.proof.Until})
 	}

@@ -149,6 +149,7 @@ type Event struct {
 	Kind      Kind
 	Time      clock.Time
 	Peer      string
+	ID, Host  string // that Peer has proved, and that its call came from; for security/audit
 	Transport string
 	Rail      string // "local -> remote", and both ends apart:
 	Local     string

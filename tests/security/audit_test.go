@@ -2,6 +2,7 @@ package security
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"os"
@@ -12,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/audit"
+	"github.com/tent-engine/tent/gocore/control"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/security/securitytest"
 )
 
@@ -93,6 +96,47 @@ func TestFilesStayWhereTheyWereWhenTheEngineWasOpened(t *testing.T) {
 	lines := audited(t, path)
 	require.Equal(t, "engine_closed", lines[len(lines)-1].Event)
 	require.NoFileExists(t, "audit.jsonl")
+}
+
+// A member that gives the address of another one, which is open here, has neither that one's lines nor its end. Lines
+// have the ID that is proved, and the host.
+func TestLinesNameTheEngineThatProvedItself(t *testing.T) {
+	path, key := filepath.Join(t.TempDir(), "audit.jsonl"), filepath.Join(t.TempDir(), "cluster.key")
+	require.NoError(t, os.WriteFile(key, bytes.Repeat([]byte{7}, 32), 0o600))
+	settings := map[string]any{"security/cluster_key": key, "transports/shm/enable": false}
+	honest := victim(t, settings)
+	settings["security/audit"] = path
+	owner, err := open(settings)
+	require.NoError(t, err)
+	_, err = owner.OpenSegment(t.Context(), honest.Address())
+	require.NoError(t, err)
+	_, err = honest.OpenSegment(t.Context(), owner.Address())
+	require.NoError(t, err)
+	credentials, err := security.Open(security.Settings{ClusterKey: key})
+	require.NoError(t, err)
+	liar := control.NewClient(control.Options{Self: honest.Self, Credentials: credentials})
+	defer liar.Close()
+	_, err = liar.Probe(t.Context(), owner.Self())
+	require.NoError(t, err)
+	require.Len(t, owner.Peers(), 2)
+	n, err := owner.Disconnect(t.Context(), honest.Address())
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Len(t, owner.Peers(), 1)
+	require.Equal(t, credentials.ID(), owner.Peers()[0].Peer.ID)
+	require.Empty(t, owner.Close(time.Second, true))
+	require.NoError(t, owner.Forget())
+	lies := credentials.ID().String()
+	address := map[string]string{honest.Self().ID.String(): honest.Address(), lies: lies}
+	lines := map[string]int{}
+	for _, e := range audited(t, path) {
+		if e.Event == "peer_admitted" || e.Event == "peer_disconnected" {
+			lines[e.Event]++
+			require.Equal(t, address[e.ID], e.Peer)
+			require.Equal(t, "127.0.0.1", e.Host)
+		}
+	}
+	require.Equal(t, map[string]int{"peer_admitted": 2, "peer_disconnected": 1}, lines)
 }
 
 func audited(t *testing.T, path string) (list []audit.Entry) {
