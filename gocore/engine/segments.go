@@ -183,8 +183,12 @@ func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	if d.ID == e.credentials.ID() {
 		return Local, nil
 	}
-	p := e.peer(transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, Network: d.Network,
-		ID: d.ID})
+	if err := meta.CheckAddress(d.Address); err != nil {
+		return 0, err
+	}
+	text := func(s string) string { return errs.Printable(s, strangerTextMax) } // as control makes those of Hello
+	p := e.peer(transport.Peer{Address: d.Address, Name: text(d.Name), MachineID: text(d.MachineID),
+		Network: text(d.Network), ID: d.ID})
 	_ = p.fetch.begin(context.Background())
 	switch t := p.regions.Load(); {
 	case t == nil:

@@ -10,6 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/security/securitytest"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // A text that came from outside opens another engine, and never a file nor the engine's own memory.
@@ -41,5 +43,25 @@ func TestTheIdentityOfOnesOwnAddressIsProved(t *testing.T) {
 			require.NoError(t, err, "%s as %s", name, own)
 			require.NoError(t, e.CloseSegment(s))
 		}
+	}
+}
+
+// A blob with an address that is none opens nothing, and its other texts lose their control characters.
+func TestTextsOfABlobAreFitToBeSeen(t *testing.T) {
+	e := victim(t)
+	const evil = "\n2026-11-29 CRITICAL tent: \x1b[2Jall peers were disconnected"
+	for address, is := range map[string]bool{"10.0.0.1:1" + evil: false, evil: false, "": false, "10.0.0.1:1": true} {
+		d := &segment.Description{Address: address, Name: evil, MachineID: evil, Network: evil, ID: transport.ID{1}}
+		require.NoError(t, d.Seal())
+		at, err := e.OpenBlob(segment.Encode(d, false))
+		if !is {
+			require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%q", address)
+			require.NotContains(t, err.Error(), "\x1b")
+			continue
+		}
+		require.NoError(t, err)
+		info, err := e.Segment(t.Context(), at, false)
+		require.NoError(t, err)
+		require.NotContains(t, info.Peer.Name+info.Peer.MachineID+info.Peer.Network, "\x1b")
 	}
 }

@@ -28,6 +28,22 @@ func halfAccess(service string) error {
 		WithHint("set both of metadata_user and metadata_password_file")
 }
 
+// noUser refuses an address with a user: addresses stand in logs and errors, and a password may be beside it.
+func noUser(address string) error {
+	_, rest, isURL := strings.Cut(address, "://")
+	if !isURL {
+		rest = address
+	}
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		rest = rest[:end]
+	}
+	if !strings.Contains(rest, "@") {
+		return nil
+	}
+	return errs.New(errs.InvalidArgument, "metadata", "an address in metadata_servers has a user, or a password").
+		WithHint("set metadata_user, and metadata_password_file to a file with the password")
+}
+
 // hasTLS reports whether files of TLS are named.
 func (a Access) hasTLS() bool { return a.CA != "" || a.Certificate != "" || a.Key != "" }
 

@@ -69,6 +69,9 @@ func NewEtcd(addresses []string, access Access, limit time.Duration) (*Etcd, err
 func speaksTLS(addresses []string, access Access) (bool, error) {
 	secure := 0
 	for _, address := range addresses {
+		if err := noUser(address); err != nil {
+			return false, err
+		}
 		switch {
 		case strings.HasPrefix(address, "https://"):
 			secure++

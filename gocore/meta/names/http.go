@@ -41,8 +41,11 @@ const redirectsMax = 5
 // NewHTTP returns the service at an address such as http://10.0.0.5:8080/metadata. A user is named to it by basic
 // authentication, with the password as the file has it at that moment.
 func NewHTTP(address string, access Access) (*HTTP, error) {
+	if err := noUser(address); err != nil {
+		return nil, err
+	}
 	base, err := url.Parse(address)
-	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") || base.User != nil {
+	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
 		return nil, errs.New(errs.InvalidArgument, "metadata", "%q is not the URL of a metadata server",
 			errs.Printable(address, nameMax)).WithHint("metadata_servers is such as http://10.0.0.5:8080/metadata")
 	}

@@ -57,6 +57,8 @@ func NewRedis(address string, access Access) (*Redis, error) {
 			return nil, errs.New(errs.InvalidArgument, "metadata", "metadata_servers is not such as "+
 				"redis://10.0.0.5:6379/0, without a password").WithHint("metadata_password_file names a file with it")
 		}
+	} else if err := noUser(address); err != nil {
+		return nil, err
 	}
 	if access.hasTLS() || options.TLSConfig != nil {
 		config, err := access.tls()

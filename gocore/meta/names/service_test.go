@@ -137,7 +137,7 @@ func TestASilentServiceEndsWithTheQuestion(t *testing.T) {
 }
 
 func TestAddressesOfServices(t *testing.T) {
-	for _, bad := range []string{"", "10.0.0.5:8080", "ftp://h/x", "http://user:word@h/x", "http://"} {
+	for _, bad := range []string{"", "10.0.0.5:8080", "ftp://h/x", "http://"} {
 		_, err := NewHTTP(bad, Access{})
 		require.ErrorContains(t, err, "is not the URL of a metadata server", bad)
 	}
@@ -443,5 +443,24 @@ func (e *etcdServer) Watch(stream pb.Watch_WatchServer) error {
 		case <-stream.Context().Done():
 			return nil
 		}
+	}
+}
+
+// A password in an address is refused, and the error shows none of it.
+func TestAnAddressHasNoPassword(t *testing.T) {
+	for name, open := range map[string]func(authority string) error{
+		"http": func(a string) error { _, err := NewHTTP("http://"+a+":8080/metadata", Access{}); return err },
+		"etcd": func(a string) error {
+			_, err := NewEtcd([]string{"http://" + a + ":1"}, Access{}, time.Second)
+			return err
+		},
+		"plain": func(a string) error { _, err := NewEtcd([]string{a + ":1"}, Access{}, time.Second); return err },
+		"redis": func(a string) error { _, err := NewRedis(a+":6379", Access{}); return err },
+		"url":   func(a string) error { _, err := NewRedis("redis://"+a+":6379/0", Access{}); return err },
+	} {
+		err := open("tent:s3cret@10.0.0.5")
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), name)
+		require.NotContains(t, err.Error(), "s3cret", name)
+		require.ErrorContains(t, err, "metadata_password_file", name)
 	}
 }
