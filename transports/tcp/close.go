@@ -16,7 +16,7 @@ func (t *Transport) Close(ctx context.Context) error {
 }
 
 // shutDown waits for the links, then stops the workers, then closes the lanes of peers. Listeners come last: peers
-// take a refused dial for the proof that nobody reads their lanes any more.
+// take a refused dial for the proof that nobody reads their lanes any more, as they take the answer of Serve.
 func (t *Transport) shutDown() error {
 	for number := range t.links.All() {
 		t.Detach(number)
@@ -37,6 +37,7 @@ func (t *Transport) shutDown() error {
 			l.closeLane()
 		}
 	}
+	t.quiet.Store(true)
 	t.closeSockets()
 	return nil
 }

@@ -113,8 +113,12 @@ func readFrames(r *kit.Reader, f func(header, []record) error) error {
 
 // Serve answers a peer's transport.
 func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte) ([]byte, error) {
-	if t.life.Closed() {
+	switch {
+	case t.quiet.Load(): // the error proves that nothing lands here any more
 		return nil, kit.Closed("tcp.serve")
+	case t.life.Closed():
+		return nil, errs.New(errs.Timeout, "tcp.serve", "transport is closing").
+			WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
 	r := kit.NewReader(message)
 	v := r.U8()

@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,6 +70,30 @@ func TestAPeerThatIsClosingIsNoFailure(t *testing.T) {
 	require.NoError(t, err)
 	near.await(t, "LinkDown", 5*time.Second, func() bool { return near.dead != nil })
 	requireGoodbye(t, near.dead)
+}
+
+// TestAnAnswerProvesThatNoWriteLands asks a peer that closes while its workers still read the lanes, and one that has
+// closed.
+func TestAnAnswerProvesThatNoWriteLands(t *testing.T) {
+	near, far := neighbours(t, 1<<20)
+	tr, hold := far.tr.(*Transport), make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	defer release()
+	require.True(t, tr.spawn(func() { <-hold })) // Close waits for it before it stops the workers
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, tr.Close(ctx), context.Canceled, "it goes on in the background")
+	hello := near.tr.(*Transport).links.Lookup(near.link).hello()
+	_, err := tr.Serve(context.Background(), near.self, hello)
+	require.Equal(t, errs.Timeout, errs.CodeOf(err), "%v", err)
+	s := near.slice(transport.Write, 0, 0, 4096)
+	require.Equal(t, 1, near.tr.Submit([]*transport.Slice{s}))
+	near.awaitEnds(t, 5*time.Second, s)
+	require.Nil(t, near.ends[s].Err, "it lands")
+	release()
+	require.NoError(t, tr.Close(context.Background()))
+	_, err = tr.Serve(context.Background(), near.self, hello)
+	require.Equal(t, errs.EngineClosed, errs.CodeOf(err), "%v", err)
 }
 
 func requireGoodbye(t *testing.T, err *errs.Error) {

@@ -109,6 +109,7 @@ type Transport struct {
 	strangers   strangers
 	epoch       atomic.Uint64 // the newest of a fence, see revoke.go
 	life        kit.Lifecycle
+	quiet       atomic.Bool // Close has come so far that nobody reads lanes of peers
 }
 
 func open(s Settings, where *places, host transport.Host, sink transport.Sink) (_ *Transport, err error) {
