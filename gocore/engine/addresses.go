@@ -146,9 +146,12 @@ func (c *Call) placeLocal(list *addressList, n int, base uintptr, size uint64, a
 
 // placeOwn appends a range of our own memory and returns its region, which that of the range before may be.
 func (c *Call) placeOwn(list *addressList, before *region, addr, length uint64) (*region, *errs.Error) {
-	own, err := c.engine.ownRegion(before, uintptr(addr), length)
-	if err != nil {
-		return nil, err
+	own := before
+	if !own.holds(uintptr(addr), length) {
+		var err *errs.Error
+		if own, err = c.engine.ownRegion(uintptr(addr), length); err != nil {
+			return nil, err
+		}
 	}
 	list.add(home{own.ID, uint64(own.Addr), own.Size}, addr-uint64(own.Addr), length)
 	return own, nil
@@ -405,7 +408,7 @@ func (l *addressList) place(at uint32, offset uint64, segment SegmentID) Remote 
 
 // group appends the task of the ranges of one pair of regions.
 func (c *Call) group(here home, size uint64, there Remote, list *places) *errs.Error {
-	own, err := c.engine.ownRegion(nil, uintptr(here.addr), here.size)
+	own, err := c.engine.ownRegion(uintptr(here.addr), here.size)
 	if err != nil {
 		return err
 	}

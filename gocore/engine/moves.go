@@ -58,9 +58,12 @@ func (c *Call) add(t *Terms, source uintptr, at Remote, length uint64) *errs.Err
 	if length == 0 {
 		return errs.New(errs.InvalidArgument, "submit", "the length is 0").WithHint("leave empty requests out")
 	}
-	local, err := c.engine.ownRegion(c.local, source, length)
-	if err != nil {
-		return err
+	local := c.local
+	if !local.holds(source, length) {
+		var err *errs.Error
+		if local, err = c.engine.ownRegion(source, length); err != nil {
+			return err
+		}
 	}
 	offset, err := c.reach(t, local, at, length, length)
 	if err != nil {
@@ -71,12 +74,8 @@ func (c *Call) add(t *Terms, source uintptr, at Remote, length uint64) *errs.Err
 	return nil
 }
 
-// ownRegion returns the known region if it holds a range, else the smallest open one that does. The error says why none
-// does.
-func (e *Engine) ownRegion(known *region, source uintptr, length uint64) (*region, *errs.Error) {
-	if known.holds(source, length) {
-		return known, nil
-	}
+// ownRegion returns the smallest open region that holds a range. The error says why none does.
+func (e *Engine) ownRegion(source uintptr, length uint64) (*region, *errs.Error) {
 	if r := e.regions.find(source, length); r != nil {
 		return r, nil
 	}

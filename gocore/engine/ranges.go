@@ -46,7 +46,7 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 	if r.LocalSize == 0 || r.RemoteSize == 0 {
 		return c.anywhere(r)
 	}
-	own, err := c.engine.ownRegion(nil, r.Local, r.LocalSize)
+	own, err := c.engine.ownRegion(r.Local, r.LocalSize)
 	if err != nil {
 		return err
 	}
