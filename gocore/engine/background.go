@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// background is the goroutines of a part of the engine, which embeds it above the fields that mu guards. The part
-// starts none once closed is set.
+// background is the goroutines of a part of the engine, which embeds it above the fields that mu guards. Once closed is
+// set, only work that is counted already starts more of them.
 type background struct {
 	ctx     context.Context // ends with close
 	stop    context.CancelFunc
