@@ -27,3 +27,18 @@ func TestAPeerThatCannotBeBarredLosesItsAccess(t *testing.T) {
 	require.NotEqual(t, page[0], theirs[0])
 	require.Empty(t, owner.Peers())
 }
+
+// Connect and open look at the links of a peer that Disconnect ends meanwhile. The error is that of Disconnect.
+func TestAPeerThatIsDismissedMeanwhileIsNotOneWithoutARoute(t *testing.T) {
+	owner, other := without(t, "shm"), without(t, "shm")
+	id, err := other.OpenSegment(t.Context(), owner.Address())
+	require.NoError(t, err)
+	open, failure := other.segments.get(id)
+	require.Nil(t, failure)
+	require.NoError(t, open.peer.join(t.Context()))
+	require.NoError(t, open.peer.unreachable("connect"))
+	cause := errs.New(errs.PeerNotAdmitted, "peer", "it was disconnected")
+	open.peer.dismiss(cause)
+	require.Equal(t, cause, open.peer.unreachable("connect"))
+	require.Equal(t, cause, other.Connect(t.Context(), id))
+}

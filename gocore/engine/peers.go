@@ -213,7 +213,7 @@ func (p *peer) reach(port *port) error {
 }
 
 // unreachable is the error of a peer that no transport can reach: a reason for each, for those that are not open behind
-// the others. Nil if one may.
+// the others. Nil if one may. A peer that has gone meanwhile has lost its links by that, and the cause is the error.
 func (p *peer) unreachable(op string) error {
 	e := p.engine
 	var reasons, closed []string
@@ -227,6 +227,9 @@ func (p *peer) unreachable(op string) error {
 		case p.misfit(&e.infos[i]) == "":
 			reasons = append(reasons, why)
 		}
+	}
+	if cause := p.gone.Load(); cause != nil {
+		return cause
 	}
 	return errs.New(errs.NoRoute, op, "no transport can carry bytes to this peer: %s",
 		strings.Join(append(reasons, closed...), "; ")).
