@@ -18,6 +18,9 @@ from tent.testing.ports import keep_port, port_of
 
 T = TypeVar("T")
 
+# Settings without the transports that only some machines have, for tests in which all others are switched off.
+NO_DEVICES = {f"transports/{name}/enable": False for name in ("nvlink", "mnnvl", "rdma", "acl", "ascend_direct")}
+
 # Programs of tests print memory in lines that are longer than a pipe. Unbuffered, a signal cuts such a line (PEP 475 is
 # about the calls of a buffered file), and Go's runtime sends signals.
 os.environ.pop("PYTHONUNBUFFERED", None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import peer_side
 import pytest
+from conftest import NO_DEVICES
 
 import tent
 from tent.testing import Memory, PeerProcess
@@ -54,11 +55,11 @@ def test_peers_talk_over_any_transport_that_both_have(
 
 
 def test_open_names_the_settings_that_leave_no_way(engines: Open) -> None:
-    owner = engines(transports={"shm": {"enable": False}})
-    engine = engines(transports={"shm": {"enable": False}, "tcp": {"enable": False}})
+    owner = engines(config=NO_DEVICES | {SHM: False})
+    engine = engines(config=NO_DEVICES | {SHM: False, TCP: False})
     with pytest.raises(tent.PeerUnreachableError, match=r"bytes to this peer: .*tcp: transports/tcp/enable is false"):
         engine.open(owner.address)
-    half = engines(transports={"tcp": {"enable": False}})
+    half = engines(config=NO_DEVICES | {TCP: False})
     words = r"bytes to this peer: shm: the peer has it switched off, .*tcp: transports/tcp/enable is false"
     with pytest.raises(tent.PeerUnreachableError, match=words):
         half.open(owner.address)
