@@ -334,20 +334,27 @@ func (c *choice) spots(i int, near, far *addressList) (a, b spot, _ *errs.Error)
 		return a, b, err
 	}
 	if a, b = near.at(src), far.at(dst); a.bytes != b.bytes {
-		return a, b, errs.New(errs.InvalidArgument, "ranges", "range [%d] has %d bytes here and %d bytes there", i,
-			a.bytes, b.bytes)
+		return a, b, unequal(i, a.bytes, b.bytes)
 	}
 	return a, b, nil
+}
+
+func unequal(i int, here, there uint64) *errs.Error {
+	return errs.New(errs.InvalidArgument, "ranges", "range [%d] has %d bytes here and %d bytes there", i, here, there)
 }
 
 // gather makes one task of all ranges that share their regions and their length.
 func (c *Call) gather(g *gathering, n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
 	first, last := len(c.lists), -1
 	homes := max(len(near.homes), len(far.homes))
-	for i := range n {
-		a, b, err := chosen.spots(i, near, far)
+	for i := range n { // as chosen.spots, which is a call a range
+		src, dst, err := chosen.at(i)
 		if err != nil {
 			return err
+		}
+		a, b := near.at(src), far.at(dst)
+		if a.bytes != b.bytes {
+			return unequal(i, a.bytes, b.bytes)
 		}
 		if key := (pair{a.home, b.home, a.bytes}); last < 0 || g.pairs[last] != key {
 			last = g.group(key, last)

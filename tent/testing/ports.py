@@ -7,10 +7,10 @@ import socket
 
 
 def keep_port() -> socket.socket:
-    """Returns a socket that keeps its port until it is closed: the kernel gives it to nobody who asks for any port.
+    """Returns a socket that keeps its port until it is closed: the kernel gives it to no socket that asks for any port.
 
-    The socket does not listen. So it is in nobody's way who asks for the port by its number, on any address, and sets
-    SO_REUSEADDR, as engines do.
+    The socket does not listen. Sockets with SO_REUSEADDR, as those of engines, get the port by its number, on any
+    address.
     """
     with contextlib.ExitStack() as undo:
         if socket.has_dualstack_ipv6():

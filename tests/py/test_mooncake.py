@@ -341,7 +341,7 @@ def test_the_time_limit_is_upstreams(pair: Pair, monkeypatch: pytest.MonkeyPatch
 
 
 class Split(TransferEngine):
-    """An engine whose calls of a list are made of those of one range, by a program that replaces them."""
+    """An engine with calls of a list that are made of those of one range, by a program that replaces them."""
 
     def batch_transfer_sync(self, peer: str, *lists: Any) -> int:  # type: ignore[override]
         return self.transfer_sync(peer, *(listed[0] for listed in lists[:3]), lists[3])

@@ -20,7 +20,7 @@ from tent.testing import Memory
 def test_a_rail_that_is_broken_again_and_again_costs_no_transfer(
     engines: Callable[..., tent.Engine], keep: Any, seed: int
 ) -> None:
-    # ss ends all connections of an address, whoever has them: this one is the process's own.
+    # ss ends all connections of an address, of any process: this one is the process's own.
     own = str(ipaddress.IPv4Address("127.1.0.0") + os.getpid())
     settings = {"tcp": {"addresses": ["127.0.0.1", own]}, "shm": {"enable": False}}
     near, far = engines(transports=settings), engines(transports=settings)
