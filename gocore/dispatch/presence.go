@@ -43,6 +43,8 @@ type peer struct {
 	wanted   clock.Time    // when something was last queued for it
 	resting  bool          // rails that are out are not probed because nobody wants the peer
 	stale    bool          // its description is asked for, see rekey.go
+	queries  int           // for it, since a task first lacked a key
+	again    clock.Time    // the next one comes no sooner
 
 	late    *errs.Error       // the error of its tasks that miss their deadline
 	misses  [MissedStages]int // since the last event about them

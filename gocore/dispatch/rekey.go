@@ -172,14 +172,20 @@ func (c *Core) rekeyPiece(p *piece, a *attempt, now clock.Time) bool {
 			"the peer does not offer the region over this transport any more").
 			WithScope(errs.ScopeLink, errs.SideRemote), a.rail), now)
 		return true
+	}
+	if t.replaced == 0 {
+		t.replaced = now
+		l.peer.queries, l.peer.again = 0, now
+	}
+	switch {
 	case l.peer.stale: // its description is on the way: a deadline or the stall limit ends the wait
 		c.parkPieceFor(p, retryRungs-1, now)
 		return true
-	}
-	l.peer.stale = true
-	c.out.Stale = append(c.out.Stale, l.spec.Peer)
-	if t.replaced == 0 {
-		t.replaced = now
+	case now >= l.peer.again: // an answer that was of no use to one piece is of none to the others
+		l.peer.stale = true
+		l.peer.again = now.Add(c.options.RetryAfter << min(l.peer.queries, retryRungs-2))
+		l.peer.queries++
+		c.out.Stale = append(c.out.Stale, l.spec.Peer)
 	}
 	if int(p.tries) < c.options.Retries || now.Sub(t.replaced) >= describedWithin {
 		return false

@@ -229,6 +229,35 @@ func TestATaskWithoutAnotherRouteAwaitsTheDescriptionOfASlowOwner(t *testing.T) 
 	}
 }
 
+// Tasks that lack a description ask for it together, however many they are, and none waits for the tries of others.
+func TestManyTasksAskForADescriptionAsOneDoes(t *testing.T) {
+	const answer = 5 * ms
+	r := newRig(t, Options{Failovers: 1})
+	id := r.link(7, 0, 1, 1<<20)
+	var list []BatchID
+	for range 100 {
+		list = append(list, r.submit(to(r.core, id), High, 64*kib, clock.Never))
+	}
+	begun, asked, due := r.now, 0, clock.Never
+	pending := func(b BatchID) bool { return r.status(b).State == Pending }
+	for slices.ContainsFunc(list, pending) {
+		require.Less(t, r.now.Sub(begun), describedWithin+200*ms, "a task waits for ever")
+		for len(r.out) > 0 {
+			r.finish(0, replaced())
+		}
+		if len(r.stale) > asked {
+			asked, due = len(r.stale), r.now.Add(answer)
+		}
+		if r.wait(ms); r.now >= due { // the description is as it was
+			r.core.Refreshed(7, r.now)
+			due = clock.Never
+			r.step()
+		}
+	}
+	require.Less(t, len(r.stale), 50, "they ask all the time")
+	require.GreaterOrEqual(t, r.now.Sub(begun), describedWithin)
+}
+
 func TestAReplacementThatNobodyDescribesEndsTheRoute(t *testing.T) {
 	r := newRig(t, Options{Failovers: 1})
 	first, second := r.link(7, 0, 1, 1<<20), r.link(7, 1, 1, 1<<20)
