@@ -66,11 +66,11 @@ func sleepOn(list []transport.Watch) {
 func sleepWithBells(t *testing.T, exclusive transport.Exclusive, bells []transport.Watch, most time.Duration) {
 	epoll := hang(t, exclusive, bells)
 	defer func() { require.NoError(t, unix.Close(epoll)) }()
-	sleepIn(epoll, bells, most)
+	_ = sleepIn(epoll, bells, most)
 }
 
 // RingInSleep sleeps until one of the bells rings, or for so long, and notes those that rang. It calls ring once it is
-// asleep: the kernel wakes somebody else for a bell that rings before.
+// asleep: the kernel wakes somebody else for a bell that rings before. If such a ring has woken it, it calls ring, too.
 func RingInSleep(t *testing.T, exclusive transport.Exclusive, bells []transport.Watch, most time.Duration,
 	ring func()) {
 	t.Helper()
@@ -82,15 +82,21 @@ func RingInSleep(t *testing.T, exclusive transport.Exclusive, bells []transport.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		thread <- unix.Gettid()
-		sleepIn(epoll, bells, most)
+		for sleepIn(epoll, bells, most) != nil {
+		}
 	}()
 	defer func() { <-woken }()
 	path, in := fmt.Sprintf("/proc/self/task/%d/syscall", <-thread), fmt.Sprintf("0x%x", epoll)
-	for asleep := false; !asleep; runtime.Gosched() {
+	for ready := false; !ready; runtime.Gosched() {
 		call, err := os.ReadFile(path) // its number and arguments, while it sleeps
 		require.NoError(t, err)
 		words := strings.Fields(string(call))
-		asleep = len(words) > 1 && words[1] == in
+		select {
+		case <-woken:
+			ready = true
+		default:
+			ready = len(words) > 1 && words[1] == in
+		}
 	}
 	ring()
 }
@@ -107,19 +113,18 @@ func hang(t *testing.T, exclusive transport.Exclusive, bells []transport.Watch) 
 	return epoll
 }
 
-func sleepIn(epoll int, bells []transport.Watch, most time.Duration) {
+// sleepIn returns an error after a signal.
+func sleepIn(epoll int, bells []transport.Watch, most time.Duration) error {
 	events := make([]unix.EpollEvent, len(bells))
 	n, err := unix.EpollWait(epoll, events, int(most.Milliseconds()))
-	if err != nil { // a signal
-		return
-	}
-	for _, e := range events[:n] {
+	for _, e := range events[:max(n, 0)] {
 		for i := range bells {
 			if bells[i].Fd == e.Fd {
 				bells[i].Ready = unix.POLLIN
 			}
 		}
 	}
+	return err
 }
 
 // sleepUntil sleeps as a waiter for some classes until the slices have ended.
