@@ -125,7 +125,6 @@ var edges = []edge{
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
 var fakes = []string{"gocore/device/devicetest", "gocore/security/securitytest", "transports/transporttest",
 	"transports/sim", "transports/faulty", "tests/forked", "tests/gpubed", "tests/leaks", "tests/ports",
-	"transports/sim", "transports/faulty", "tests/forked", "tests/gpubed", "tests/leaks", "tests/ports",
 	"tests/roce", "tests/fakes/ascend", "tests/fakes/compiled", "tests/fakes/cuda", "tests/fakes/cufile",
 	"tests/fakes/nvml", "tests/fakes/verbs"}
 
