@@ -133,9 +133,10 @@ type region struct {
 
 	unshared atomic.Pointer[error] // why other hosts cannot map it, of mnnvl; nil where they can
 
-	mu   sync.Mutex      // of Remap and Deregister
-	old  []hazard.Region // names of before
-	kept bool            // pinned by us, until Deregister
+	mu     sync.Mutex      // of Remap and Deregister
+	old    []hazard.Region // names of before
+	kept   bool            // pinned by us, until Deregister
+	theirs bool            // pinned by the program, or for another region; constant
 }
 
 // place checks memory that is to be registered.
@@ -162,10 +163,15 @@ func (t *copier) keep(r *region) {
 	if !t.pins || r.ordinal >= 0 {
 		return
 	}
-	if driver.Pinned(r.Addr, r.Size) {
+	if r.theirs = driver.Pinned(r.Addr, r.Size); r.theirs {
 		r.pinned.Store(true)
-		return // by the program
+		return
 	}
+	t.pin(r)
+}
+
+// pin is keep's call of the driver.
+func (t *copier) pin(r *region) {
 	err := driver.Keep(keeper, r.Addr, r.Size)
 	if r.kept = err == nil; err != nil {
 		t.unkept.Store(&err)
@@ -174,19 +180,20 @@ func (t *copier) keep(r *region) {
 	r.pinned.Store(r.kept)
 }
 
-// keepAnew pins the pages that are behind a region of the host now. Those that the program has pinned, or another
-// region, may be the pages of before: the processor copies them from then on, by their addresses.
+// keepAnew pins the pages that are behind a region of the host now, also where the driver refused those of before. Those
+// that the program has pinned, or another region, may be the pages of before: the processor copies them from then on, by
+// their addresses.
 func (t *copier) keepAnew(r *region) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pinned.Store(false)
-	if !r.kept {
+	if !t.pins || r.theirs {
 		return nil
 	}
 	if err := r.unkeep(); err != nil {
 		return err
 	}
-	t.keep(r)
+	t.pin(r)
 	return nil
 }
 
