@@ -99,7 +99,7 @@ func (c *way) intoHost() bool { return c.outwards == c.mine }
 func wayOf(s *transport.Slice, local *region, from *imported) (c way, err error) {
 	c = way{base: from.base, by: max(local.ordinal, from.ordinal), mine: local.ordinal >= 0, theirs: from.ordinal >= 0,
 		outwards: s.Op == transport.Write}
-	c.direct = (c.mine || local.pinned.Load()) && (c.theirs || from.pinned)
+	c.direct = (c.mine || local.pinned.Load()) && (c.theirs || from.pinned != nil && from.pinned.Load())
 	switch {
 	case !c.mine && !c.theirs:
 		err = errs.New(errs.InvalidArgument, "cuda.copy", "both ends are memory of the host")

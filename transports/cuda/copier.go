@@ -139,6 +139,16 @@ type region struct {
 	theirs bool            // pinned by the program, or for another region; constant
 }
 
+// hosts has region.pinned of the regions of the host that nvlink's engines in this process offer. A Remap changes it,
+// and peers in the process copy there by themselves.
+var hosts sync.Map // of *atomic.Bool by home
+
+// home is where a region of the host is.
+type home struct {
+	owner transport.ID
+	name  hazard.Region
+}
+
 // place checks memory that is to be registered.
 func (t *copier) place(m *mem.Region) (*region, error) {
 	kind, ordinal, _ := m.Location.Parse()
@@ -180,9 +190,9 @@ func (t *copier) pin(r *region) {
 	r.pinned.Store(r.kept)
 }
 
-// keepAnew pins the pages that are behind a region of the host now, also where the driver refused those of before. Those
-// that the program has pinned, or another region, may be the pages of before: the processor copies them from then on, by
-// their addresses.
+// keepAnew pins the pages that are behind a region of the host now, also where the driver refused those of before.
+// Those that the program has pinned, or another region, may be the pages of before: the processor copies them from then
+// on, by their addresses.
 func (t *copier) keepAnew(r *region) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -3,6 +3,7 @@ package cuda
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -20,10 +21,10 @@ const importLimit = time.Second
 type imported struct {
 	name    hazard.Region
 	size    uint64
-	reads   bool // we may
-	writes  bool // we may
-	ordinal int  // of the device here that has it or is nearest to it, -1 for memory of the host
-	pinned  bool // memory of the host that devices reach
+	reads   bool         // we may
+	writes  bool         // we may
+	ordinal int          // of the device here that has it or is nearest to it, -1 for memory of the host
+	pinned  *atomic.Bool // that of the owner's region, of the host and in our own process; nil for others
 
 	base    uintptr         // of a peer in our own process
 	mapping *driver.Mapping // of one in another; nil for one in our own

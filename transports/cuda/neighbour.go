@@ -3,11 +3,11 @@ package cuda
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
-	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/host/access"
 )
 
@@ -93,7 +93,9 @@ func (n *neighbour) resolve(ctx context.Context, told named) (*imported, error) 
 	switch {
 	case n.here:
 		r.base = uintptr(d.Addr)
-		r.pinned = n.t.pins && r.ordinal < 0 && driver.Pinned(r.base, r.size)
+		if there, is := hosts.Load(home{n.Peer.ID, told.name}); is && n.t.pins {
+			r.pinned = there.(*atomic.Bool)
+		}
 		return r, nil
 	case told.ordinal < 0:
 		return nil, errs.New(errs.NotHere, "nvlink.import", "memory of the host in another process cannot be mapped")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
@@ -124,6 +125,70 @@ func remapPinned(t *testing.T, gpu *fake.Loaded, ours, refused bool) {
 		require.Equal(t, bytes.Repeat([]byte{mark - 1}, n), old, "the pages of before")
 		refused = false
 	}
+}
+
+// The program may have pinned the pages of before, and keeps them. Where the driver pins none, there may be no pages:
+// the transfer fails, and not the process. So it is at either end.
+func TestARemapEndsDirectCopiesToMemoryThatIsNotOurs(t *testing.T) {
+	for _, ours := range []bool{false, true} {
+		for _, gone := range []bool{false, true} {
+			t.Run(fmt.Sprintf("ours %v, gone %v", ours, gone), func(t *testing.T) {
+				fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+					remapForeign(t, gpu, ours, gone)
+				})
+			})
+		}
+	}
+}
+
+func remapForeign(t *testing.T, gpu *fake.Loaded, ours, gone bool) {
+	const n = 3 * 4096
+	host := onHost()
+	allocate, free := host.Allocate, host.Free
+	host.Allocate = func(t *testing.T, size int) uintptr {
+		at := allocate(t, size)
+		if !gone {
+			require.NoError(t, driver.Keep(0, at, uint64(size)), "by the program")
+		}
+		return at
+	}
+	host.Free = func(at uintptr, size int) {
+		if !gone {
+			require.NoError(t, driver.Unkeep(0, at))
+		}
+		free(at, size)
+	}
+	here, there, op := onDevice(0), host, transport.Write
+	if ours {
+		here, there, op = host, onDevice(0), transport.Read
+	}
+	w := transporttest.NewWorld(t, suiteOf(here, there, Settings{HostRegister: true}))
+	near, far := w.Open("near"), w.Open("far")
+	link := near.Connect(t, far)
+	local, offered := near.Register(t, n, mem.LocalReadWrite), far.Register(t, n, mem.GlobalReadWrite)
+	remote := link.Import(t, offered)
+	device, memory, owner := local, offered, far.Transport.(*nvlink)
+	if ours {
+		device, memory, owner = offered, local, near.Transport.(*nvlink)
+	}
+	slice := func() *transport.Slice { return link.Slice(op, link.Rail(t), local, 0, remote, 0, n) }
+	link.Must(t, slice())
+	exchangePages(t, memory.Addr, n)
+	if gone {
+		page := mem.Bytes(memory.Addr&^4095, 4096)
+		require.NoError(t, unix.Mprotect(page, unix.PROT_NONE))
+		defer func() { require.NoError(t, unix.Mprotect(page, unix.PROT_READ|unix.PROT_WRITE)) }()
+		gpu.Inject("cuMemHostRegister_v2", 1, 1, false)
+	}
+	require.NoError(t, owner.Remap(t.Context(), memory.Key, transport.Remapped{Length: n}))
+	want := bytes.Repeat([]byte{7}, n)
+	require.NoError(t, gpu.Poke(device.Addr, want))
+	if gone {
+		require.Equal(t, errs.AddressNotRegistered, link.One(t, slice()).Code)
+		return
+	}
+	link.Must(t, slice())
+	require.True(t, bytes.Equal(want, mem.Bytes(memory.Addr, n)), "the pages of now")
 }
 
 // exchangePages maps other pages with the same bytes behind a range, and returns the range in those of before.

@@ -135,6 +135,9 @@ func (t *nvlink) Register(_ context.Context, m mem.Region) (transport.LocalKey, 
 	}
 	t.keep(r)
 	r.name.Store(&name)
+	if r.ordinal < 0 {
+		hosts.Store(home{t.self.ID, name}, &r.pinned)
+	}
 	t.list(r, name, false)
 	key := t.regions.Insert(func(transport.LocalKey) *region { return r }) // has room: the hazard table had
 	return key, descriptor(name, t.self.ID, r.ordinal), nil
@@ -194,6 +197,7 @@ func (t *nvlink) Deregister(_ context.Context, key transport.LocalKey) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range append(r.old, *r.name.Load()) {
+		hosts.Delete(home{t.self.ID, name})
 		t.Manifest.Erase(name.Index) // before the index can be another region's
 		t.Table.Remove(name)
 	}
