@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
@@ -198,8 +199,9 @@ func (c *clerk) turn() []int {
 	return ended
 }
 
-// pause returns when no run is under way, and keeps others from beginning until resume, which follows an error, too.
-func (c *clerk) pause(ctx context.Context) error {
+// pause returns when no run is under way with memory of a region. None begins until resume, which follows an error,
+// too. A file that does not answer keeps the memory of its own runs alone.
+func (c *clerk) pause(ctx context.Context, m *mem.Region) error {
 	t := c.t
 	stop := context.AfterFunc(ctx, func() {
 		t.mu.Lock()
@@ -209,13 +211,25 @@ func (c *clerk) pause(ctx context.Context) error {
 	defer stop()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for c.paused++; len(c.spare[toPost])+len(c.spare[forThreads]) < len(c.jobs); t.changed.Wait() {
+	for c.paused++; c.uses(m); t.changed.Wait() {
 		if ctx.Err() != nil {
 			return errs.New(errs.Timeout, t.name+".remap", "the library has not ended its runs (%v)", ctx.Err()).
 				WithScope(errs.ScopeTransport, errs.SideLocal)
 		}
 	}
 	return nil
+}
+
+// uses reports whether a run is under way with memory of a region. The caller holds t.mu.
+func (c *clerk) uses(m *mem.Region) bool {
+	for i := range c.jobs { // the rest of a job is its holder's
+		if j := &c.jobs[i]; j.item != nil {
+			if r := j.Region; r.Addr < m.Addr+uintptr(m.Size) && m.Addr < r.Addr+uintptr(r.Size) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (c *clerk) resume() {

@@ -27,8 +27,8 @@ type Library interface {
 	Keep(region *mem.Region) error
 	// Unkeep ends Keep. Nothing is under way with the region.
 	Unkeep(region *mem.Region)
-	// Renew makes the pages known that are behind a kept region now. Nothing is under way. The region may be used also
-	// where they are refused, with the reason. After an error the pages of before may be known.
+	// Renew makes the pages known that are behind a kept region now. Nothing is under way with the region. It may be
+	// used also where they are refused, with the reason. After an error the pages of before may be known.
 	Renew(region *mem.Region) (refused, err error)
 
 	// Carry carries out a run, and returns when nothing of it is under way any more. Fewer bytes than the run has are
@@ -166,19 +166,22 @@ func (t *Carried) unkeep(key transport.LocalKey) bool {
 // remapLimit bounds how long a Remap waits for runs to end.
 const remapLimit = 5 * time.Second
 
-// Remap implements transport.Remapper: the library has pinned the pages of before. No run is under way meanwhile, also
-// of other regions; slices wait.
+// Remap implements transport.Remapper: the library has pinned the pages of before. No run is under way with them
+// meanwhile, and none begins; slices wait.
 func (t *Carried) Remap(ctx context.Context, key transport.LocalKey, _ transport.Remapped) error {
 	ctx, cancel := context.WithTimeout(ctx, remapLimit)
 	defer cancel()
+	m := t.regions.Lookup(key)
+	if m == nil {
+		return kit.NoRegion(t.name+".remap", key)
+	}
 	defer t.clerk.resume()
-	if err := t.clerk.pause(ctx); err != nil {
+	if err := t.clerk.pause(ctx, m); err != nil {
 		return err
 	}
 	t.keeping.Lock()
 	defer t.keeping.Unlock()
-	m := t.regions.Lookup(key)
-	if m == nil {
+	if t.regions.Lookup(key) == nil { // it was forgotten meanwhile
 		return kit.NoRegion(t.name+".remap", key)
 	}
 	refused, err := t.library.Renew(m)

@@ -14,12 +14,13 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/fakes/cuda"
 	fake "github.com/tent-engine/tent/tests/fakes/cufile"
+	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/file"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
 // Behind a Remap the library has pinned the chunk that is there now, or none where it refuses. It gives no memory back
-// under a run: slices that wait meanwhile arrive.
+// under a run of it, while runs of other memory may take for ever: slices that wait meanwhile arrive.
 func TestARemapPinsThePagesOfNow(t *testing.T) {
 	for name, absent := range map[string][]string{"batches": nil, "threads": fake.BatchCalls} {
 		t.Run(name, func(t *testing.T) {
@@ -41,11 +42,16 @@ func TestARemapPinsThePagesOfNow(t *testing.T) {
 				at := func(i uint64) *transport.Slice {
 					return conn.Slice(transport.Write, conn.Rail(t), local, i<<16, remote, i<<16, 1<<16)
 				}
-				remap := func(ctx context.Context) error {
+				remap := func(ctx context.Context, key transport.LocalKey) error {
 					r, is := transport.Find[transport.Remapper](near.Transport)
 					require.True(t, is, "nobody says to the library that its pages are gone")
-					return r.Remap(ctx, local.Key, transport.Remapped{Length: size})
+					return r.Remap(ctx, key, transport.Remapped{Length: size})
 				}
+				beside, err := driver.Platform{}.Allocate(0, size)
+				require.NoError(t, err)
+				idle, _, err := near.Transport.Register(t.Context(), mem.Region{Addr: beside, Size: size,
+					Kind: mem.Cuda, Location: "cuda:0"})
+				require.NoError(t, err)
 				local.Fill(tag, 0, size)
 				conn.Must(t, at(0))
 
@@ -55,12 +61,15 @@ func TestARemapPinsThePagesOfNow(t *testing.T) {
 				require.Eventually(t, func() bool { return io.Stats().UnderWay == 1 }, patience, time.Millisecond)
 				over, cancel := context.WithCancel(t.Context())
 				cancel()
-				require.Equal(t, errs.Timeout, errs.CodeOf(remap(over)))
+				require.Equal(t, errs.Timeout, errs.CodeOf(remap(over, local.Key)))
+				require.NoError(t, remap(over, idle), "no run has its memory")
 				conn.Send(second)
 				io.Hold(false)
 				for _, end := range conn.Wait(t, first, second) {
 					require.Nil(t, end.Err)
 				}
+				require.NoError(t, near.Transport.Deregister(t.Context(), idle))
+				require.NoError(t, driver.Platform{}.Free(beside, size))
 
 				for _, refused := range []bool{false, true, false} {
 					bytes := make([]byte, cuda.ChunkBytes)
@@ -71,7 +80,7 @@ func TestARemapPinsThePagesOfNow(t *testing.T) {
 					if refused {
 						io.Inject("cuFileBufRegister", 1, 5036)
 					}
-					require.NoError(t, remap(t.Context()))
+					require.NoError(t, remap(t.Context(), local.Key))
 					require.Equal(t, map[bool]int64{false: 1}[refused], io.Stats().Buffers)
 					conn.Must(t, at(3))
 				}
