@@ -49,11 +49,15 @@ class PeerProcess:
         self._settings = dict(settings)
         self._options = list(options)
         self._kept: socket.socket | None = None
-        if not int(self._settings.get("rpc_server_port", 0)):  # restart() takes it again: nobody may have it meanwhile
+        if self._settings.get("rpc_server_port") in (None, 0):  # restart() takes it again: nobody may have it meanwhile
             self._kept = keep_port()
             self._settings["rpc_server_port"] = port_of(self._kept)
         self.process = self._start()
-        self.address: str = self._answer()
+        try:
+            self.address: str = self._answer()
+        except BaseException:
+            self.end()  # nobody else has it
+            raise
 
     def _start(self) -> subprocess.Popen[bytes]:
         given = json.dumps({"name": self.name, "settings": self._settings, "swap": self._swap})

@@ -99,6 +99,23 @@ def test_functions_over_there_may_print(tent_pair: Callable[..., Pair], capfd: p
     assert not out and "by Python" in err and "by C" in err
 
 
+@pytest.mark.parametrize("any_port", [None, 0])
+def test_a_peer_of_any_port_restarts_at_its_own(any_port: int | None) -> None:
+    peer = PeerProcess({"rpc_server_port": any_port})
+    try:
+        first = peer.address
+        peer.restart()
+        assert peer.address == first
+    finally:
+        peer.end()
+
+
+def test_a_port_that_is_none_is_the_engines_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="gave no answer"):
+        PeerProcess({"rpc_server_port": "any"})
+    assert "it takes an integer from 0 to 65535" in capfd.readouterr().err
+
+
 def test_peers_may_be_killed_stopped_and_restarted(pytester: pytest.Pytester) -> None:
     run(
         pytester,
