@@ -14,11 +14,10 @@ import (
 // In a network with eight ports, sockets that ask for any get the seven others. The port can be taken by its number
 // again and again, behind connections that linger.
 func TestAPortThatIsKeptGoesToNobodyElse(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("a network namespace needs root")
-	}
 	runtime.LockOSThread() // which ends with the test, in a namespace of its own
-	require.NoError(t, unix.Unshare(unix.CLONE_NEWNET))
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Skipf("no network namespace: %v", err) // root of a container has none either
+	}
 	up(t)
 	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range",
 		[]byte("40000 40007"), 0))
