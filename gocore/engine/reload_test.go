@@ -59,7 +59,7 @@ func TestAPeerWithoutATurnComesBack(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return write() != dispatch.Completed }, time.Minute, time.Millisecond,
 		"the end of its lanes is heard")
-	require.True(t, owner.visitors.use(id, time.Now()))
+	require.NotNil(t, owner.visitors.use(id, time.Now()))
 	_, again := pageWriter(t, other, owner, "kv")
 	require.Equal(t, dispatch.Completed, again())
 }
@@ -228,7 +228,7 @@ func TestAPeerThatRenewsDuringALookStaysKnown(t *testing.T) {
 	onTCP(t, owner, func(was transport.Transport) transport.Transport { return &looking{Transport: was, hook: renew} })
 	owner.visitors.note(is, security.Proof{}, time.Now()) // an old proof
 	owner.recheck(context.Background(), time.Now())
-	require.True(t, owner.visitors.use(is.ID, time.Now()))
+	require.NotNil(t, owner.visitors.use(is.ID, time.Now()))
 	require.Equal(t, dispatch.Completed, write())
 }
 

@@ -61,15 +61,15 @@ func (v *visitors) get(id transport.ID) *visitor {
 	return v.byID[id]
 }
 
-// use notes a call of an engine, and reports whether it is known.
-func (v *visitors) use(id transport.ID, now time.Time) bool {
+// use notes a call of an engine, and returns the engine as get does.
+func (v *visitors) use(id transport.ID, now time.Time) *visitor {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	known := v.byID[id]
 	if known != nil {
 		known.used = now
 	}
-	return known != nil
+	return known
 }
 
 // tidy forgets visitors for which nothing is open, and returns them. Their latest calls decide within an identity, and
@@ -179,9 +179,11 @@ func (e *Engine) shown(p transport.Peer, proof security.Proof) {
 	}
 }
 
-// called notes a call of a peer. One that was forgotten is entered again, before the call opens anything for it.
+// called notes a call of a peer. One that was forgotten is entered again, before the call opens anything for it. A call
+// by an identity of before has come beside the first one of its connection. It ends that too, so no answer leaves.
 func (e *Engine) called(p transport.Peer, proof security.Proof) {
-	if !e.visitors.use(p.ID, time.Now()) {
+	known := e.visitors.use(p.ID, time.Now())
+	if known == nil || known.peer.Identity != p.Identity && proof.IsOlder(known.proof) {
 		e.shown(p, proof)
 	}
 }

@@ -120,7 +120,7 @@ func TestAForgottenVisitorComesAgainByACall(t *testing.T) {
 			call := func() (known bool) {
 				_, err := other.client.Probe(context.Background(), transport.Peer{Address: owner.Address()})
 				require.NoError(t, err)
-				return owner.visitors.use(id, time.Now())
+				return owner.visitors.use(id, time.Now()) != nil
 			}
 			require.True(t, call())
 			is := owner.Peers()[0].Peer
@@ -128,7 +128,7 @@ func TestAForgottenVisitorComesAgainByACall(t *testing.T) {
 			for n := range 2 * visitorsMax {
 				owner.shown(caller(n, is.Identity), security.Proof{})
 			}
-			require.False(t, owner.visitors.use(id, time.Now()))
+			require.Nil(t, owner.visitors.use(id, time.Now()))
 			require.False(t, owner.credentials.Barred(id))
 			require.Equal(t, proof.Until.IsZero(), owner.server.Connected(id))
 			require.True(t, call())
