@@ -101,7 +101,14 @@ func (e *Engine) renamed(before, now transport.Peer) {
 	ctx, cancel := context.WithTimeout(context.Background(), dismissLimit)
 	defer cancel()
 	for _, r := range e.regions.all() {
-		if r.rule == nil || !r.rule.Admit(before.Names()) || r.rule.Admit(now.Names()) {
+		if r.rule == nil {
+			continue
+		}
+		was, is := r.rule.Admit(before.Names()), r.rule.Admit(now.Names())
+		if is && !was {
+			e.regions.touch(r.ID) // the epoch that the peer knows has it, and its description does not
+		}
+		if is || !was {
 			continue
 		}
 		if err := e.revoke(ctx, r, &now, transport.ForGood); err != nil {

@@ -128,7 +128,7 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *sec
 	identity := e.self()
 	var greeting control.Greeting
 	if !e.isOwn(target, wanted) {
-		if greeting, err = e.client.Hello(ctx, target.Address); err != nil {
+		if greeting, err = e.greet(ctx, target.Address); err != nil {
 			return 0, err
 		}
 		identity = greeting.Peer
@@ -168,6 +168,21 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *sec
 		}
 	}
 	return e.opened(h), nil
+}
+
+// greet asks the engine at an address for its identity. One that has shown another one since our connection to it was
+// made is asked by a new connection.
+func (e *Engine) greet(ctx context.Context, address string) (control.Greeting, error) {
+	greeting, err := e.client.Hello(ctx, address)
+	if err != nil {
+		return control.Greeting{}, err
+	}
+	known := e.visitors.get(greeting.Peer.ID)
+	if known == nil || known.peer.Identity == greeting.Peer.Identity || !greeting.Proof.IsOlder(known.proof) {
+		return greeting, nil
+	}
+	e.client.Forget(address)
+	return e.client.Hello(ctx, address)
 }
 
 // OpenBlob opens a blob that a peer's Export made. It does not contact the peer; the first use does, and refuses

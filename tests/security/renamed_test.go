@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/control"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/security/securitytest"
@@ -139,4 +141,41 @@ func TestAPeerOfABlobIsKnownByItsProof(t *testing.T) {
 			mustFail(t, w, theirs)
 		})
 	}
+}
+
+// A peer that has our description shows another identity. It finds the regions that are for that one at once.
+func TestANewIdentitySeesTheRegionsOfBefore(t *testing.T) {
+	ca := securitytest.NewAuthority(t, nil)
+	owner := newMember(t, ca.Issue(t, nil, "owner"), ca, nil, "dns:old", "dns:new")
+	a := newMember(t, ca.Issue(t, nil, "old"), ca, nil, "*")
+	for _, name := range []string{"all", "more", "most"} { // of many regions, peers hear the changes alone
+		offer(t, owner.Engine, pageBytes, name)
+	}
+	offer(t, owner.Engine, pageBytes, "later", "dns:new")
+	require.NoError(t, newWriter(t, a.Engine, owner.Engine, "all").write())
+	a.files.Write(t, ca.Issue(t, nil, "new"), ca)
+	_, err := a.ReloadSecurity(context.Background(), nil)
+	require.NoError(t, err)
+	_, err = owner.ReloadSecurity(context.Background(), []string{"dns:new"})
+	require.NoError(t, err)
+	require.NoError(t, newWriter(t, a.Engine, owner.Engine, "later").write())
+}
+
+// An engine has called by a newer certificate. It is opened as the one that it is now, over no connection of before.
+func TestAnEngineIsOpenedByItsNewestIdentity(t *testing.T) {
+	ca := securitytest.NewAuthority(t, nil)
+	owner := newMember(t, ca.Issue(t, nil, "owner"), ca, nil, "*")
+	a := newMember(t, ca.Issue(t, nil, "old"), ca, nil, "*")
+	opens := func(identity string) error {
+		_, err := owner.OpenWith(t.Context(), a.Address(), engine.OpenOptions{Identities: []string{identity}})
+		return err
+	}
+	require.NoError(t, opens("dns:old"))
+	a.files.Write(t, ca.Issue(t, nil, "new"), ca)
+	_, err := a.ReloadSecurity(context.Background(), nil)
+	require.NoError(t, err)
+	_, err = a.OpenSegment(t.Context(), owner.Address())
+	require.NoError(t, err)
+	require.NoError(t, opens("dns:new"))
+	require.Equal(t, errs.PeerNotAdmitted, errs.CodeOf(opens("dns:old")))
 }
