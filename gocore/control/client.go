@@ -111,10 +111,16 @@ func (k *conn) dead() bool {
 	return k.cc.GetState() != connectivity.Ready || !until.IsZero() && time.Now().After(until)
 }
 
-// outdated reports a connection with a proof that the rules of now do not admit.
+// outdated reports a connection with a proof that the rules of now do not admit, or to a peer that was disconnected.
 func (c *Client) outdated(k *conn) bool {
 	rules := c.options.Credentials.Rules()
-	if !isClosed(k.ready) || k.err != nil || k.judged == rules {
+	if !isClosed(k.ready) || k.err != nil {
+		return false
+	}
+	if c.options.Credentials.Barred(k.shown.ID) {
+		return true
+	}
+	if k.judged == rules {
 		return false
 	}
 	if c.options.Credentials.Still(k.shown, time.Now()) != nil {

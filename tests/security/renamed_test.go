@@ -179,3 +179,16 @@ func TestAnEngineIsOpenedByItsNewestIdentity(t *testing.T) {
 	require.NoError(t, opens("dns:new"))
 	require.Equal(t, errs.PeerNotAdmitted, errs.CodeOf(opens("dns:old")))
 }
+
+// A connection of ours to a peer that we have disconnected carries no further call.
+func TestADisconnectedPeerIsNotOpenedAgain(t *testing.T) {
+	owner, other := victim(t), victim(t)
+	_, err := owner.OpenSegment(t.Context(), other.Address())
+	require.NoError(t, err)
+	n, err := owner.Disconnect(t.Context(), other.Address())
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	_, err = owner.OpenSegment(t.Context(), other.Address())
+	require.Equal(t, errs.PeerNotAdmitted, errs.CodeOf(err), "%v", err)
+	require.Empty(t, owner.Peers())
+}
