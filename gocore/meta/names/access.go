@@ -28,16 +28,10 @@ func halfAccess(service string) error {
 		WithHint("set both of metadata_user and metadata_password_file")
 }
 
-// noUser refuses an address with a user: addresses stand in logs and errors, and a password may be beside it.
+// noUser refuses an address with a user: addresses stand in logs and errors, and a password may be beside it. Such
+// a password may have a slash, so any @ counts; in a path it is %40.
 func noUser(address string) error {
-	_, rest, isURL := strings.Cut(address, "://")
-	if !isURL {
-		rest = address
-	}
-	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
-		rest = rest[:end]
-	}
-	if !strings.Contains(rest, "@") {
+	if !strings.Contains(address, "@") {
 		return nil
 	}
 	return errs.New(errs.InvalidArgument, "metadata", "an address in metadata_servers has a user, or a password").

@@ -53,7 +53,8 @@ func NewRedis(address string, access Access) (*Redis, error) {
 	options := &redis.Options{Addr: address}
 	if strings.Contains(address, "://") {
 		var err error
-		if options, err = redis.ParseURL(address); err != nil || options.Password != "" {
+		if options, err = redis.ParseURL(address); err != nil || options.Password != "" ||
+			options.Username == "" && noUser(address) != nil {
 			return nil, errs.New(errs.InvalidArgument, "metadata", "metadata_servers is not such as "+
 				"redis://10.0.0.5:6379/0, without a password").WithHint("metadata_password_file names a file with it")
 		}
