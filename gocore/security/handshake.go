@@ -56,11 +56,14 @@ func refuse(format string, args ...any) error {
 
 // tlsConfig is the configuration of one handshake, which writes its proof into proof. The library's own verification is
 // by host name, which says nothing here; verify takes its place. There are no tickets, so that each connection proves
-// all of it.
+// all of it. Our certificate is that of the moment in which it is shown: of handshakes that overlap, the one that ends
+// last has the newest.
 func (c *Credentials) tlsConfig(usage x509.ExtKeyUsage, proof *Proof) *tls.Config {
-	now := c.shows.Load()
-	return &tls.Config{Certificates: []tls.Certificate{now.own}, MinVersion: tls.VersionTLS13,
-		NextProtos: []string{protocol}, ClientAuth: tls.RequireAnyClientCert, InsecureSkipVerify: true,
+	now, own := c.shows.Load(), func() (*tls.Certificate, error) { return &c.shows.Load().own, nil }
+	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{protocol},
+		GetCertificate:       func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own() },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() },
+		ClientAuth:           tls.RequireAnyClientCert, InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) (err error) {
 			*proof, err = c.verify(now, state, usage)
 			return err

@@ -3,7 +3,9 @@ package security
 import (
 	"context"
 	"crypto/x509"
+	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -191,4 +193,46 @@ func TestADisconnectedPeerIsNotOpenedAgain(t *testing.T) {
 	_, err = owner.OpenSegment(t.Context(), other.Address())
 	require.Equal(t, errs.PeerNotAdmitted, errs.CodeOf(err), "%v", err)
 	require.Empty(t, owner.Peers())
+}
+
+// delayed is a connection that does something before its first byte goes out.
+type delayed struct {
+	net.Conn
+	first func()
+}
+
+func (d *delayed) Write(p []byte) (int, error) {
+	d.first()
+	return d.Conn.Write(p)
+}
+
+// A handshake has begun when the files are replaced, and ends behind one that began afterwards. It shows the new
+// certificate, too: the identity of the old one would count as the newest.
+func TestAHandshakeUnderWayShowsTheNewCertificate(t *testing.T) {
+	ca := securitytest.NewAuthority(t, nil)
+	owner := newMember(t, ca.Issue(t, nil, "owner"), ca, nil, "*")
+	f := securitytest.NewFiles(t)
+	f.Write(t, ca.Issue(t, nil, "old"), ca)
+	credentials, err := security.Open(security.Settings{Allow: []string{"*"},
+		Files: security.Files{Certificate: f.Certificate, Key: f.Key, Authorities: f.Root}})
+	require.NoError(t, err)
+	describe := func(before func()) {
+		before = sync.OnceFunc(before)
+		c := control.NewClient(control.Options{Credentials: credentials,
+			Self: func() transport.Peer { return transport.Peer{Network: owner.Self().Network} },
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, address)
+				return &delayed{conn, before}, err
+			}})
+		t.Cleanup(c.Close)
+		_, err := c.Describe(t.Context(), owner.Self(), nil)
+		require.NoError(t, err)
+		require.Equal(t, "dns:new", owner.Peers()[0].Peer.Identity)
+	}
+	describe(func() {
+		f.Write(t, ca.Issue(t, nil, "new"), ca)
+		_, err := credentials.Reload(nil)
+		require.NoError(t, err)
+		describe(func() {})
+	})
 }
