@@ -139,18 +139,25 @@ func (e *Engine) recheck(ctx context.Context, at time.Time) {
 
 // renewOrDismiss asks peers for newer proofs, side by side and within a limit for all together. Then it ends the access
 // of those that have shown none, but for the patient ones. Of too many, the ones that were asked longest ago come
-// first. A peer that had no time to answer is not kept out.
+// first. A peer that had no time to answer is not kept out. The end of older identities waits for bytes under way, and
+// holds up that of no access.
 func (e *Engine) renewOrDismiss(ctx context.Context, list []suspect, limit time.Duration) {
 	slices.SortStableFunc(list, func(a, b suspect) int { return a.asked.Compare(b.asked) })
 	asking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var mu sync.Mutex
+	var renaming sync.WaitGroup
+	defer renaming.Wait()
 	lost := make([]suspect, 0, len(list))
 	eachOf(list, renewalAsks, func(s suspect) {
 		err := asking.Err()
 		if err == nil {
 			e.visitors.ask(s.peer.ID, time.Now())
-			err = e.askAgain(asking, s.visitor, limit/4*3)
+			var now visitor
+			now, err = e.askAgain(asking, s.visitor, limit/4*3)
+			if err == nil {
+				renaming.Go(func() { e.shown(now.peer, now.proof) })
+			}
 			s.kept = err != nil && asking.Err() == nil && errs.CodeOf(err) != errs.Internal
 		}
 		if err != nil && !s.patient {
@@ -198,25 +205,23 @@ func (e *Engine) dismissAll(ctx context.Context, lost []suspect) {
 	})
 }
 
-// askAgain asks a peer for a handshake, by a connection of ours to it and within a limit. The error says why it has
-// shown nothing that admits it.
-func (e *Engine) askAgain(ctx context.Context, v visitor, limit time.Duration) error {
+// askAgain asks a peer for a handshake, by a connection of ours to it and within a limit, and returns it with the new
+// proof. The error says why it has shown nothing that admits it.
+func (e *Engine) askAgain(ctx context.Context, v visitor, limit time.Duration) (visitor, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	to, err := e.reachable(v.peer)
 	if err != nil {
-		return err
+		return v, err
 	}
 	e.client.Forget(to.Address)
 	greeting, err := e.client.Hello(ctx, to.Address)
 	if err != nil {
-		return err
+		return v, err
 	}
 	if greeting.Peer.ID != v.peer.ID {
-		return errs.New(errs.PeerRestarted, "peer", "another engine answers at %s", to.Address)
+		return v, errs.New(errs.PeerRestarted, "peer", "another engine answers at %s", to.Address)
 	}
-	p := v.peer
-	p.Identity = greeting.Peer.Identity
-	e.shown(p, greeting.Proof)
-	return nil
+	v.peer.Identity, v.proof = greeting.Peer.Identity, greeting.Proof
+	return v, nil
 }

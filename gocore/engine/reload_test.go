@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/security/securitytest"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -252,4 +254,44 @@ func TestALookHoldsUpNoOther(t *testing.T) {
 	_, err = owner.ReloadSecurity(context.Background(), []string{"dns:nobody"})
 	require.NoError(t, err)
 	require.NotEqual(t, dispatch.Completed, write())
+}
+
+// stuck is a transport where revocations from a peer alone take as long as they may.
+type stuck struct{ looking }
+
+func (s *stuck) Revoke(ctx context.Context, key transport.LocalKey, from *transport.Peer, e transport.Epoch) error {
+	if from != nil && strings.Contains(from.Identity, "new") {
+		<-ctx.Done()
+	}
+	return s.Transport.Revoke(ctx, key, from, e)
+}
+
+// A peer is asked, and shows another identity. Its bytes under way hold up the end of no other peer.
+func TestANewIdentityHoldsUpNoEndOfAccess(t *testing.T) {
+	ca, files := securitytest.NewAuthority(t, nil), securitytest.NewFiles(t)
+	owner, renamed, other := certified(t, ca, "owner"), certifiedBy(t, ca, "old", files), certified(t, ca, "other")
+	onTCP(t, owner, func(was transport.Transport) transport.Transport {
+		return &stuck{looking{Transport: was, hook: func() {}}}
+	})
+	page := mapped(t, pageBytes)
+	_, err := owner.Register(Memory{Addr: addressOf(page), Size: pageBytes, Name: "theirs", Location: "cpu:0",
+		Permission: mem.GlobalReadWrite, Peers: []string{"dns:old"}})
+	require.NoError(t, err)
+	pageOf(t, owner, "kv")
+	for _, e := range []*Engine{renamed, other} {
+		_, write := pageWriter(t, e, owner, "kv")
+		require.Equal(t, dispatch.Completed, write())
+	}
+	files.Write(t, ca.Issue(t, nil, "new"), ca)
+	_, err = renamed.credentials.Reload(nil)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := owner.ReloadSecurity(context.Background(), []string{"dns:new"})
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { return owner.credentials.Barred(other.credentials.ID()) }, time.Minute,
+		time.Millisecond)
+	require.Empty(t, ended, "the other one has not let go yet")
+	require.NoError(t, <-ended)
 }
