@@ -87,42 +87,65 @@ func TestARemapPinsThePagesOfNow(t *testing.T) {
 	}
 }
 
-func remapPinned(t *testing.T, gpu *fake.Loaded, ours, refused bool) {
-	const n = 3 * 4096
-	here, there, op := onDevice(0), onHost(), transport.Write
+// fromDevice is a link on which bytes go from a device to the host.
+type fromDevice struct {
+	*transporttest.Conn
+	device, host *transporttest.Operand
+	owner        *nvlink // of the memory of the host
+	slice        func() *transport.Slice
+}
+
+const remappedBytes = 3 * 4096
+
+// newFromDevice connects a device and some memory of the host, which is ours or the peer's.
+func newFromDevice(t *testing.T, host *transporttest.Device, ours bool) *fromDevice {
+	here, there, op := onDevice(0), host, transport.Write
 	if ours {
-		here, there, op = onHost(), onDevice(0), transport.Read
+		here, there, op = host, onDevice(0), transport.Read
 	}
 	w := transporttest.NewWorld(t, suiteOf(here, there, Settings{HostRegister: true}))
 	near, far := w.Open("near"), w.Open("far")
-	link := near.Connect(t, far)
-	local, offered := near.Register(t, n, mem.LocalReadWrite), far.Register(t, n, mem.GlobalReadWrite)
-	remote := link.Import(t, offered)
-	device, host, owner := local, offered, far.Transport.(*nvlink)
+	f := &fromDevice{Conn: near.Connect(t, far)}
+	local := near.Register(t, remappedBytes, mem.LocalReadWrite)
+	offered := far.Register(t, remappedBytes, mem.GlobalReadWrite)
+	remote := f.Import(t, offered)
+	f.slice = func() *transport.Slice { return f.Slice(op, f.Rail(t), local, 0, remote, 0, remappedBytes) }
+	f.device, f.host, f.owner = local, offered, far.Transport.(*nvlink)
 	if ours {
-		device, host, owner = offered, local, near.Transport.(*nvlink)
+		f.device, f.host, f.owner = offered, local, near.Transport.(*nvlink)
 	}
-	move := func(mark byte) {
-		want := bytes.Repeat([]byte{mark}, n)
-		require.NoError(t, gpu.Poke(device.Addr, want))
-		link.Must(t, link.Slice(op, link.Rail(t), local, 0, remote, 0, n))
-		require.Equal(t, want, mem.Bytes(host.Addr, n))
-	}
-	move(1)
+	return f
+}
+
+// move looks whether bytes reach the pages that are behind the memory of the host now.
+func (f *fromDevice) move(t *testing.T, gpu *fake.Loaded, mark byte) {
+	want := bytes.Repeat([]byte{mark}, remappedBytes)
+	require.NoError(t, gpu.Poke(f.device.Addr, want))
+	f.Must(t, f.slice())
+	require.True(t, bytes.Equal(want, mem.Bytes(f.host.Addr, remappedBytes)), "the pages of now")
+}
+
+func (f *fromDevice) remap(t *testing.T) {
+	require.NoError(t, f.owner.Remap(t.Context(), f.host.Key, transport.Remapped{Length: remappedBytes}))
+}
+
+func remapPinned(t *testing.T, gpu *fake.Loaded, ours, refused bool) {
+	f := newFromDevice(t, onHost(), ours)
+	f.move(t, gpu, 1)
 	kept := 1
 	for mark := byte(2); mark < 4; mark++ {
-		old, pinned := exchangePages(t, host.Addr, n), int(gpu.Stats().Pinned)-kept
+		old, pinned := exchangePages(t, f.host.Addr, remappedBytes), int(gpu.Stats().Pinned)-kept
 		if kept = 1; refused {
 			kept = 0
 			gpu.Inject("cuMemHostRegister_v2", 1, 2, false)
 		}
-		require.NoError(t, owner.Remap(t.Context(), host.Key, transport.Remapped{Length: n}))
+		f.remap(t)
 		require.EqualValues(t, pinned+kept, gpu.Stats().Pinned)
 		if refused {
-			require.Contains(t, owner.unpinned(), "CUDA_ERROR_OUT_OF_MEMORY")
+			require.Contains(t, f.owner.unpinned(), "CUDA_ERROR_OUT_OF_MEMORY")
 		}
-		move(mark)
-		require.Equal(t, bytes.Repeat([]byte{mark - 1}, n), old, "the pages of before")
+		f.move(t, gpu, mark)
+		require.Equal(t, bytes.Repeat([]byte{mark - 1}, remappedBytes), old, "the pages of before")
 		refused = false
 	}
 }
@@ -142,7 +165,6 @@ func TestARemapEndsDirectCopiesToMemoryThatIsNotOurs(t *testing.T) {
 }
 
 func remapForeign(t *testing.T, gpu *fake.Loaded, ours, gone bool) {
-	const n = 3 * 4096
 	host := onHost()
 	allocate, free := host.Allocate, host.Free
 	host.Allocate = func(t *testing.T, size int) uintptr {
@@ -158,37 +180,21 @@ func remapForeign(t *testing.T, gpu *fake.Loaded, ours, gone bool) {
 		}
 		free(at, size)
 	}
-	here, there, op := onDevice(0), host, transport.Write
-	if ours {
-		here, there, op = host, onDevice(0), transport.Read
-	}
-	w := transporttest.NewWorld(t, suiteOf(here, there, Settings{HostRegister: true}))
-	near, far := w.Open("near"), w.Open("far")
-	link := near.Connect(t, far)
-	local, offered := near.Register(t, n, mem.LocalReadWrite), far.Register(t, n, mem.GlobalReadWrite)
-	remote := link.Import(t, offered)
-	device, memory, owner := local, offered, far.Transport.(*nvlink)
-	if ours {
-		device, memory, owner = offered, local, near.Transport.(*nvlink)
-	}
-	slice := func() *transport.Slice { return link.Slice(op, link.Rail(t), local, 0, remote, 0, n) }
-	link.Must(t, slice())
-	exchangePages(t, memory.Addr, n)
+	f := newFromDevice(t, host, ours)
+	f.move(t, gpu, 6)
+	exchangePages(t, f.host.Addr, remappedBytes)
 	if gone {
-		page := mem.Bytes(memory.Addr&^4095, 4096)
+		page := mem.Bytes(f.host.Addr&^4095, 4096)
 		require.NoError(t, unix.Mprotect(page, unix.PROT_NONE))
 		defer func() { require.NoError(t, unix.Mprotect(page, unix.PROT_READ|unix.PROT_WRITE)) }()
 		gpu.Inject("cuMemHostRegister_v2", 1, 1, false)
 	}
-	require.NoError(t, owner.Remap(t.Context(), memory.Key, transport.Remapped{Length: n}))
-	want := bytes.Repeat([]byte{7}, n)
-	require.NoError(t, gpu.Poke(device.Addr, want))
+	f.remap(t)
 	if gone {
-		require.Equal(t, errs.AddressNotRegistered, link.One(t, slice()).Code)
+		require.Equal(t, errs.AddressNotRegistered, f.One(t, f.slice()).Code)
 		return
 	}
-	link.Must(t, slice())
-	require.True(t, bytes.Equal(want, mem.Bytes(memory.Addr, n)), "the pages of now")
+	f.move(t, gpu, 7)
 }
 
 // exchangePages maps other pages with the same bytes behind a range, and returns the range in those of before.
