@@ -212,12 +212,15 @@ func (r *railState) window(class int) (bytes uint64, slices int) {
 	if class != Low {
 		return r.bytesMax, r.slicesMax
 	}
-	bytes = qos.LowWindow(r.meter.WindowRate(), r.meter.Delay(), r.device.calm && r.meter.Measured(), r.bytesMax)
+	bytes = qos.LowWindow(r.meter.WindowRate(), r.meter.Delay(), r.calm(), r.bytesMax)
 	if d := r.device; d.shared {
 		bytes = min(bytes, d.lowWindow(r))
 	}
 	return bytes, r.slicesMax - r.slicesMax/4
 }
+
+// calm reports whether LOW has the rail's NIC for itself, at a rate that was measured.
+func (r *railState) calm() bool { return r.device.calm && r.meter.Measured() }
 
 // room reports whether want more bytes fit. An idle rail always takes one slice; a turn granted by ageing may use the
 // whole window, or steady HIGH traffic would keep LOW out for ever.
@@ -242,6 +245,9 @@ func (c *Core) limit(r *railState, class int, route *plan.Route, t *task) uint64
 	n := bytes / 2
 	if class == Low {
 		n = qos.LowSlice(bytes)
+		if route.SliceLow > 0 && !r.calm() {
+			n = min(n, route.SliceLow)
+		}
 	}
 	n = min(n, r.meter.Quantum())
 	if route.SliceMax > 0 {

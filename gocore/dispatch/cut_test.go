@@ -84,6 +84,36 @@ func TestACalmRailIsLows(t *testing.T) {
 	}
 }
 
+// Slices of some transports cannot be taken back, so HIGH would wait for those of LOW.
+func TestSlicesOfLowAreShortWhereHighMayCome(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 8<<20)
+	r.measure(id, 1e9)
+	p := to(r.core, id)
+	p.Routes[0].SliceLow = 4 * kib
+	longest := func() (n uint64) {
+		for _, s := range r.out {
+			if s.Class == Low {
+				n = max(n, s.Length)
+			}
+		}
+		return n
+	}
+	r.submit(p, Low, 64<<20, clock.Never)
+	require.EqualValues(t, 64*kib, longest(), "nobody else wants the NIC")
+	r.submit(p, High, 4*kib, clock.Never)
+	r.finishOf(High)
+	for range 200 {
+		r.finishOf(Low)
+	}
+	require.EqualValues(t, 4*kib, longest())
+	r.submit(p, High, 1<<20, clock.Never)
+	require.EqualValues(t, 1<<20, classes(r.out)[High])
+	for _, s := range r.out {
+		require.False(t, s.Class == High && s.Length < 64*kib, "those of HIGH stay long")
+	}
+}
+
 func TestClassesAreServedInOrder(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.core.AddLink(LinkSpec{Peer: 1})

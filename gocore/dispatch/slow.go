@@ -18,6 +18,9 @@ const windowShare = 0.25
 
 // judgePace notes bytes that a full rail has delivered in a time. length is the bytes of the slice that came back last.
 func (c *Core) judgePace(r *railState, bytes, length uint64, took time.Duration, now clock.Time) {
+	if r.info.Varied {
+		return
+	}
 	share := 1.0
 	if r.device.shared {
 		share = float64(r.bytes+length) / float64(max(r.device.bytes(), r.bytes)+length)

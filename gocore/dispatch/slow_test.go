@@ -36,6 +36,18 @@ func TestAFullRailBelowHalfOfItsRateIsASlowPath(t *testing.T) {
 	require.False(t, r.core.Rails()[0].Slow)
 }
 
+// A GPU copies its own memory a hundred times faster than memory that crosses the processor.
+func TestARailWhoseRateIsThatOfTheMemoryIsNoSlowPath(t *testing.T) {
+	r := newRace(t, Options{}, 100*megabyte)
+	r.core.link(r.link).rails[0].info.Varied = true
+	r.took(r.start(300<<20, High))
+	r.wire(0).rate = 3 * megabyte
+	r.took(r.start(10<<20, High))
+	began, _ := r.slowPaths()
+	require.Zero(t, began)
+	require.False(t, r.core.Rails()[0].Slow)
+}
+
 // The rate of a rail with little to do, or of LOW in its small window, is the caller's and not the path's.
 func TestARailWithLittleToDoIsNoSlowPath(t *testing.T) {
 	r := newRace(t, Options{}, 100*megabyte)

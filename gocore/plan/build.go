@@ -119,6 +119,10 @@ func (c *Candidate) route(op transport.Op) Route {
 		Alignment: max(c.Info.Alignment, 1),
 	}
 	r.Hops[0].match(c.Match)
+	if most := c.Match.SliceMax; most != 0 && (r.SliceMax == 0 || most < r.SliceMax) {
+		r.SliceMax = most
+	}
+	r.SliceLow = c.Match.SliceLow
 	if r.SliceBest == 0 || (r.SliceMax != 0 && r.SliceBest > r.SliceMax) {
 		r.SliceBest = r.SliceMax
 	}

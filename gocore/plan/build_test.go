@@ -153,3 +153,20 @@ func TestTheBestSliceIsNeverBeyondTheLongest(t *testing.T) {
 	require.Nil(t, err)
 	require.EqualValues(t, 64<<10, p.Routes[0].SliceBest, "without a longest slice the best one stays")
 }
+
+// A transport that copies some memory through its own has shorter slices there.
+func TestAPairOfRegionsMayHaveAShorterLongestSlice(t *testing.T) {
+	for _, c := range []struct{ pair, all, most, best uint64 }{
+		{pair: 0, all: 1 << 20, most: 1 << 20, best: 64 << 10},
+		{pair: 32 << 10, all: 1 << 20, most: 32 << 10, best: 32 << 10},
+		{pair: 32 << 10, all: 0, most: 32 << 10, best: 32 << 10},
+		{pair: 2 << 20, all: 1 << 20, most: 1 << 20, best: 64 << 10},
+	} {
+		p, err := Build(&Request{Op: transport.Write, Local: host, Remote: host},
+			[]Candidate{candidate(0, "tcp", func(o *Candidate) {
+				o.Info.SliceMax, o.Match.SliceMax = c.all, c.pair
+			})})
+		require.Nil(t, err)
+		require.Equal(t, [2]uint64{c.most, c.best}, [2]uint64{p.Routes[0].SliceMax, p.Routes[0].SliceBest}, "%+v", c)
+	}
+}

@@ -50,6 +50,7 @@ type Route struct {
 	Hops      []Hop
 	SliceMax  uint64 // least of its hops' limits
 	SliceBest uint64
+	SliceLow  uint64 // the most of a LOW slice where something more urgent may come; 0: as others
 	Alignment uint64
 }
 

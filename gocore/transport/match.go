@@ -7,7 +7,7 @@ package transport
 // A slice on a rail on which its keys do not work fails with errs.NotHere of ScopeRail, and the rail lives on. The core
 // then keeps the task away from this rail; the rail's health does not suffer.
 type Matcher interface {
-	// Match says on which rails of a link a pair of keys works. It is asked when a plan is made, so not for each
+	// Match says on which rails of a link a pair of keys works, and how. It is asked when a plan is made, so not for each
 	// transfer, and does not block. Plans are made again when a rail comes up, and when a descriptor is replaced; then
 	// it is asked for running transfers, too.
 	// errs.NotHere means that the pair works on none, with the reason for people.
@@ -20,6 +20,9 @@ type Match struct {
 	Near  []uint8 // by index: how far the rail is from the local memory; others are as the last. nil: unknown
 	There []uint8 // the same of its far end and the peer's memory
 	Why   string  // for people: why rails are left out
+
+	SliceMax uint64 // bytes in one slice between these two, below Info.SliceMax; 0: that
+	SliceLow uint64 // and in one of LOW while something more urgent may come, and would wait for it; 0: the same
 }
 
 // Ranks of Match.Near and There, as the setting numa_penalties counts them.

@@ -196,6 +196,7 @@ type RailInfo struct {
 	BytesMax   uint64  // bytes in flight that make sense here; 0: 4 MiB, or half a millisecond of Bandwidth if more
 	SlicesMax  int     // slices in flight, 0 for the core's default
 	Alternates bool    // not part of the matching; used when an end is blamed or left over
+	Varied     bool    // the rate depends on the memory more than on the path, so no path is judged by it
 }
 
 // Sink is the core's inbox. Any goroutine may call it, never under a lock that Submit, Withdraw, Poll or Arm needs: the

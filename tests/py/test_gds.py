@@ -94,6 +94,7 @@ def test_explain_and_doctor_name_the_mode(library: str, cufile: str, tmp_path: P
     told = subprocess.run([sys.executable, "-m", "tent", "doctor"], capture_output=True, text=True, timeout=60).stdout
     assert "cuFile 1.9 in compat mode" in told, told
     assert "routes of gds come behind those that are staged" in told, told
+    assert ("/run/udev is not here" in told) == (not os.path.exists("/run/udev")), told
     """
     passes(library, cufile, tmp_path, program)
 

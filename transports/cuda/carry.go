@@ -99,7 +99,7 @@ func (c *way) intoHost() bool { return c.outwards == c.mine }
 func wayOf(s *transport.Slice, local *region, from *imported) (c way, err error) {
 	c = way{base: from.base, by: max(local.ordinal, from.ordinal), mine: local.ordinal >= 0, theirs: from.ordinal >= 0,
 		outwards: s.Op == transport.Write}
-	c.direct = (c.mine || local.pinned.Load()) && (c.theirs || from.pinned != nil && from.pinned.Load())
+	c.direct = reachable(local, from)
 	switch {
 	case !c.mine && !c.theirs:
 		err = errs.New(errs.InvalidArgument, "cuda.copy", "both ends are memory of the host")
@@ -112,6 +112,24 @@ func wayOf(s *transport.Slice, local *region, from *imported) (c way, err error)
 		c.by = from.ordinal
 	}
 	return c, err
+}
+
+// reachable reports whether devices reach both regions by themselves.
+func reachable(local *region, from *imported) bool {
+	return (local.ordinal >= 0 || local.pinned.Load()) &&
+		(from.ordinal >= 0 || from.pinned != nil && from.pinned.Load())
+}
+
+// longest is the most bytes of a slice between two regions. One that is pinned when a plan is made may not be any more
+// when a slice comes: a room grows for that one.
+func longest(local *region, from *imported) transport.Match {
+	switch {
+	case !reachable(local, from):
+		return transport.Match{SliceMax: sliceThrough}
+	case local.ordinal < 0 || from.ordinal < 0:
+		return transport.Match{SliceMax: slicePinned, SliceLow: sliceThrough}
+	}
+	return transport.Match{SliceLow: sliceMaxLow}
 }
 
 // prepare lists the copies of a slice; one of its ends is a device's at least.
@@ -148,7 +166,7 @@ func (w *room) fill(burst *driver.Burst) *errs.Error {
 	if w.pinned == 0 || !c.intoHost() {
 		burst.Post()
 	}
-	if err := w.pin(c.by); err != nil {
+	if err := w.pin(c.by, w.slice.Length); err != nil {
 		return w.link.t.ended(c.by, err)
 	}
 	if c.intoHost() {
@@ -205,12 +223,21 @@ func add(burst *driver.Burst, forward bool, here, there uintptr, n uint64) {
 	}
 }
 
-// pin makes sure that there is pinned memory. That of a lost device stays with the driver until the process ends.
-func (w *room) pin(ordinal int) (err error) {
-	if w.pinned == 0 || driver.Lost(w.on) != nil {
-		w.pinned, err = driver.Pin(ordinal, w.bytes)
-		w.on = ordinal
+// pin makes sure that there is pinned memory for a slice. That of a lost device stays with the driver until the process
+// ends.
+func (w *room) pin(ordinal int, least uint64) error {
+	lost := driver.Lost(w.on) != nil
+	if w.pinned != 0 && !lost && w.bytes >= least {
+		return nil
 	}
+	if w.pinned != 0 && !lost {
+		if err := driver.Unpin(w.on, w.pinned); err != nil {
+			return err
+		}
+	}
+	w.pinned, w.bytes = 0, max(w.bytes, least)
+	at, err := driver.Pin(ordinal, w.bytes)
+	w.pinned, w.on = at, ordinal
 	return err
 }
 

@@ -123,7 +123,9 @@ func inChunks(ordinal int) *transporttest.Device {
 
 // warm makes the contexts and streams that stay.
 func warm(t *testing.T) {
-	for ordinal := range 2 {
+	devices, err := driver.Platform{}.Devices()
+	require.NoError(t, err)
+	for ordinal := range min(2, len(devices)) {
 		addr, err := driver.Platform{}.Allocate(ordinal, 4096)
 		require.NoError(t, err)
 		require.NoError(t, driver.Platform{}.Free(addr, 4096))

@@ -126,7 +126,7 @@ func (t *copier) Match(number transport.Link, local transport.LocalKey, remote t
 	if err := r.reached(mine); err != nil && errs.CodeOf(err) != errs.AddressNotRegistered {
 		return transport.Match{}, t.noWay(err)
 	} // of a mapping that was taken down the next slice says why
-	return transport.Match{}, nil
+	return longest(mine, r), nil
 }
 
 // reached opens a region for the device that copies between it and one of ours. Memory of this process needs peer

@@ -54,7 +54,7 @@ func (l *link) End() {
 
 // Rail implements kit.Traffic.
 func (l *link) Rail() transport.RailInfo {
-	return transport.RailInfo{Node: -1, Bandwidth: 50e9, BytesMax: 64 << 20, SlicesMax: slicesMax}
+	return transport.RailInfo{Node: -1, Bandwidth: 50e9, Varied: true, BytesMax: 2 * sliceMax, SlicesMax: slicesMax}
 }
 
 // Explain returns how the peer's memory is reached, or why not.

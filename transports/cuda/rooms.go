@@ -21,8 +21,8 @@ type rooms struct {
 // room has the copies of a slice that is under way, and its pinned memory. One carrier uses it at a time.
 type room struct {
 	copies driver.Copies
-	bytes  uint64  // the most that its slices have
-	pinned uintptr // that much, 0 until a slice needs it
+	bytes  uint64  // of the pinned memory
+	pinned uintptr // 0 until a slice needs it
 	on     int     // device by which it was pinned
 
 	of    *rooms
@@ -34,7 +34,7 @@ type room struct {
 }
 
 func (p *rooms) take(s *transport.Slice) *room {
-	free, bytes := &p.large, uint64(sliceMax)
+	free, bytes := &p.large, uint64(sliceThrough)
 	if s.Length <= kit.ShortBytes {
 		free, bytes = &p.small, kit.ShortBytes
 	}

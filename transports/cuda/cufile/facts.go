@@ -64,7 +64,7 @@ var sentences = map[int]string{
 	5022: "an invalid value",
 	5023: "the memory is registered already, or cannot be",
 	5024: "the memory is not registered",
-	5027: "the handle is not valid",
+	5027: "the handle is not valid; on an H200 cuFile 1.15 said so of a file of ext4 where there was no /run/udev",
 	5028: "the descriptor is registered already",
 	5030: "an internal error; files of a file system that cuFile does not know, as tmpfs, end so, and so do those of " +
 		"disks that /run/udev does not describe",

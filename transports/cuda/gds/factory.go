@@ -2,6 +2,7 @@ package gds
 
 import (
 	"context"
+	"os"
 
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/cuda/cufile"
@@ -26,6 +27,9 @@ func (Factory) Name() string { return Name }
 
 // Settings returns the struct with the keys as tags; see transport.Configured.
 func (Factory) Settings() any { return file.Settings{} }
+
+// disks is where udev describes them, to cuFile also. Containers have it where somebody has mounted it.
+const disks = "/run/udev"
 
 // Check says why cuFile cannot be used here, or nil. It loads the library, and does not open its driver.
 func (Factory) Check() error { return cufile.Check() }
@@ -52,6 +56,9 @@ func (Factory) Survey() []string {
 		return []string{"its driver does not open: " + err.Error()}
 	}
 	lines := []string{facts.String()}
+	if _, err := os.Stat(disks); err != nil {
+		lines = append(lines, disks+" is not here: cuFile takes no files of disks without it, and others carry them")
+	}
 	if !facts.Native {
 		lines = append(lines, "routes of gds come behind those that are staged through memory of the host")
 	}
