@@ -181,7 +181,7 @@ def version() -> str:
 
 def source_files() -> list[str]:
     """The extension's sources, relative to the root. An Extension's `depends` goes into the sdist."""
-    keep = {".go", ".c", ".h", ".S", ".s", ".json", ".txt"}  # the last two are embedded
+    keep = {".go", ".c", ".h", ".S", ".s", ".json", ".txt", ".ptx"}  # the last three are embedded
     found = [ROOT / "go.mod", ROOT / "go.sum", Path(__file__)]
     for top in ("gocore", "transports", FACADE):
         found += [p for p in (ROOT / top).rglob("*") if p.suffix in keep]

@@ -1,6 +1,6 @@
 """Files of NVIDIA's that tests compare tent with: out of its wheels, by hash. tent neither contains nor installs them.
 
-nvidia.py cufile | headers    prints their paths; exits with SKIPPED, and the reason, where they cannot be had
+nvidia.py cufile | headers | compiler   prints their paths; exits with SKIPPED, and the reason, where there are none
 """
 
 from __future__ import annotations
@@ -64,7 +64,16 @@ HEADERS = Wanted(
     ROOT / "tools" / "cuda-headers.txt",
     ("nvidia/cuda_runtime/include/cuda.h", "nvidia/cu13/include/cuda.h"),
 )
-FILES = {"cufile": CUFILE, "headers": HEADERS}
+COMPILER = Wanted(
+    "compiler of kernels",
+    ROOT / "tools" / "nvrtc.txt",
+    (
+        "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+        "nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.4",
+        "nvidia/cuda_nvcc/bin/ptxas",
+    ),
+)
+FILES = {"cufile": CUFILE, "headers": HEADERS, "compiler": COMPILER}
 
 
 def main() -> int:

@@ -288,6 +288,15 @@ def cufile(r: Runner, ctx: Context) -> Tally:
     return r.go_test(["./transports/cuda/gds"], "-run=RealLibrary", timeout=600, **VARIANTS, **named)
 
 
+def kernel(r: Runner, ctx: Context) -> Tally:
+    """the kernel of GPUs is what NVIDIA's compiler makes of its source; skipped where its wheel cannot be had"""
+    try:
+        nvidia.COMPILER.fetch()
+    except OSError as error:
+        return Tally(skipped=1, reasons={f"no {nvidia.COMPILER.name} of NVIDIA: {error}": 1})
+    return r.ok(sys.executable, "tools/ptx.py", "--check", timeout=120)
+
+
 def docs(r: Runner, ctx: Context) -> Tally:
     """the site, strictly, with the code of every page and every notebook run"""
     return r.ok(ctx.python(ctx.main), "tools/docs.py", timeout=900)
@@ -343,6 +352,7 @@ STAGES: dict[str, Stage] = {
     "services": Stage(services, 45),
     "worlds": Stage(worlds, 70),
     "cufile": Stage(cufile, 120),
+    "kernel": Stage(kernel, 60),
     "docs": Stage(docs, 80, needs_wheel=True),
     "fuzz": Stage(fuzz, 100),
     "mutants": Stage(mutants, 200, needs_wheel=True),
@@ -351,7 +361,7 @@ STAGES: dict[str, Stage] = {
     "clients": Stage(clients, 1200, needs_wheel=True),
 }
 # The stages of make test-all.
-LONG_ALONE = ("clients", "cufile", "docs", "services", "torch")  # other programs and libraries
+LONG_ALONE = ("clients", "cufile", "docs", "kernel", "services", "torch")  # other programs and libraries
 LONG = ("arm64", "churn", "pauses", "fuzz", "mutants", "repeat", "worlds", *LONG_ALONE)
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.

@@ -7,9 +7,9 @@ package transport
 // A slice on a rail on which its keys do not work fails with errs.NotHere of ScopeRail, and the rail lives on. The core
 // then keeps the task away from this rail; the rail's health does not suffer.
 type Matcher interface {
-	// Match says on which rails of a link a pair of keys works, and how. It is asked when a plan is made, so not for each
-	// transfer, and does not block. Plans are made again when a rail comes up, and when a descriptor is replaced; then
-	// it is asked for running transfers, too.
+	// Match says on which rails of a link a pair of keys works, and how. It is asked when a plan is made, so not for
+	// each transfer, and does not block. Plans are made again when a rail comes up, and when a descriptor is replaced;
+	// then it is asked for running transfers, too.
 	// errs.NotHere means that the pair works on none, with the reason for people.
 	Match(link Link, local LocalKey, remote RemoteKey) (Match, error)
 }

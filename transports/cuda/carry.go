@@ -16,7 +16,7 @@ func (t *copier) begin(list []kit.Beginning[link]) {
 	burst := t.room.takeBurst()
 	for i := range list {
 		b := &list[i]
-		if work, err := t.prepare(burst, b.Slice, b.Link); err == nil {
+		if work, err := t.listed(burst, b.Slice, b.Link); err == nil {
 			b.Rest = work
 		} else {
 			b.Err = err
@@ -26,8 +26,8 @@ func (t *copier) begin(list []kit.Beginning[link]) {
 	t.room.giveBurstBack(burst)
 }
 
-// prepare lists the copies of one slice in a burst, or returns why they must not be made.
-func (t *copier) prepare(burst *driver.Burst, s *transport.Slice, l *link) (*room, *errs.Error) {
+// listed lists the copies of one slice in a burst, or returns why they must not be made.
+func (t *copier) listed(burst *driver.Burst, s *transport.Slice, l *link) (*room, *errs.Error) {
 	local, from := t.regions.Lookup(s.LocalKey), l.imports.table.Lookup(s.RemoteKey)
 	if err := t.allowed(s, local, from); err != nil {
 		return nil, err
@@ -144,6 +144,9 @@ func (w *room) prepare(burst *driver.Burst) *errs.Error {
 		return w.link.t.ended(c.by, err)
 	}
 	if c.direct {
+		if w.link.t.kernels && c.mine && c.theirs {
+			burst.ByKernel() // Match has opened both to the device that copies
+		}
 		kit.EachPart(s, func(at uintptr, offset, n uint64) { add(burst, c.outwards, at, c.base+uintptr(offset), n) })
 		return nil
 	}

@@ -30,6 +30,7 @@ func TestConformance(t *testing.T) {
 		run           func(*testing.T, func(*testing.T) transporttest.Harness)
 	}{
 		"CudaCuda":   {onDevice(0), onDevice(1), false, 13000, transporttest.Again},
+		"CudaKernel": {aligned(0), aligned(1), false, 13000, transporttest.Again},
 		"CudaHost":   {onDevice(0), onHost(), false, 12080, transporttest.Again},
 		"HostLegacy": {nil, onDevice(1), true, 12040, transporttest.Again},
 		"CudaChunks": {onDevice(0), inChunks(1), true, 13000, transporttest.Run},
@@ -39,7 +40,7 @@ func TestConformance(t *testing.T) {
 			t.Logf("settings %v", settings)
 			fake.Run(t, fake.Driver{Version: c.version}, settings, func(t *testing.T, _ *fake.Loaded) {
 				c.run(t, func(*testing.T) transporttest.Harness {
-					return suite(c.local, c.remote, c.apart)
+					return suiteOf(c.local, c.remote, Settings{apart: c.apart, CopyKernel: name == "CudaKernel"})
 				})
 			})
 		})
@@ -55,6 +56,11 @@ func TestConformanceOnDevices(t *testing.T) {
 	first, last := onDevice(0), onDevice(len(devices)-1)
 	t.Run("CudaCuda", func(t *testing.T) {
 		transporttest.Run(t, func(*testing.T) transporttest.Harness { return suite(first, last, false) })
+	})
+	t.Run("CudaKernel", func(t *testing.T) {
+		transporttest.Again(t, func(*testing.T) transporttest.Harness {
+			return suiteOf(aligned(0), aligned(len(devices)-1), Settings{CopyKernel: true})
+		})
 	})
 	t.Run("CudaHost", func(t *testing.T) {
 		transporttest.Run(t, func(*testing.T) transporttest.Harness { return suite(first, onHost(), false) })

@@ -37,6 +37,7 @@ type copier struct {
 	host    transport.Host
 	self    transport.Peer
 	pins    bool // the setting host_register
+	kernels bool // the setting copy_kernel
 	life    kit.Lifecycle
 	still   chan struct{} // closed when links and copies have ended
 	links   kit.Links[link]
@@ -45,11 +46,13 @@ type copier struct {
 	round   driver.Round
 	lost    sync.Map              // ends of devices that were told to links, by the driver's error
 	unkept  atomic.Pointer[error] // why a region of the host could not be pinned, the latest
+	unready atomic.Pointer[error] // why a device has no kernel, the latest
 }
 
 // begun makes the copier ready; end ends it.
-func (t *copier) begun(name string, host transport.Host, sink transport.Sink, pins bool) error {
-	t.name, t.host, t.self, t.pins, t.still = name, host, host.Self(), pins, make(chan struct{})
+func (t *copier) begun(name string, host transport.Host, sink transport.Sink, pins, kernels bool) error {
+	t.name, t.host, t.self, t.still = name, host, host.Self(), make(chan struct{})
+	t.pins, t.kernels = pins, kernels
 	return t.StartPosting(slicesMax, sink, (*link).up, t.begin, t.ask)
 }
 
@@ -175,6 +178,18 @@ func (t *copier) place(m *mem.Region) (*region, error) {
 	return &region{Region: *m, ordinal: ordinal}, nil
 }
 
+// prepare loads the kernel for the device of a region, if the settings want one. Where the driver refuses, copy engines
+// go on, and Explain has the reason.
+func (t *copier) prepare(r *region) {
+	if !t.kernels || r.ordinal < 0 {
+		return
+	}
+	if err := driver.PrepareKernel(r.ordinal); err != nil {
+		t.unready.Store(&err)
+		t.host.Log().Warn("pages of a device are copied one by one", "region", r.Name, "err", err)
+	}
+}
+
 // keep pins a region of the host, if the settings want that. Where the driver refuses, bytes go through pinned memory
 // of ours as without the setting, and Explain has the reason.
 func (t *copier) keep(r *region) {
@@ -232,6 +247,14 @@ const keeper = 0
 func (t *copier) unpinned() string {
 	if why := t.unkept.Load(); why != nil {
 		return "; bytes of a region of the host go through other memory, which is pinned: " + (*why).Error()
+	}
+	return ""
+}
+
+// unprepared says why the setting copy_kernel has no effect on some device.
+func (t *copier) unprepared() string {
+	if why := t.unready.Load(); why != nil {
+		return "; pages of a device are copied one by one: " + (*why).Error()
 	}
 	return ""
 }

@@ -68,7 +68,7 @@ func (t *copier) Explain(number transport.Link) string {
 	case l.Live.Load() == 0:
 		return t.name + ": the peer has not answered our greeting yet"
 	}
-	return t.name + ": " + l.way.explain() + t.unpinned()
+	return t.name + ": " + l.way.explain() + t.unpinned() + t.unprepared()
 }
 
 // revoked is the error of a slice that its region's owner has cut off.

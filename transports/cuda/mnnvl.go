@@ -97,7 +97,7 @@ func (FabricFactory) Open(_ context.Context, given any, host transport.Host, sin
 	if t.domains, err = domains(); err != nil {
 		return nil, err
 	}
-	if err := t.begun(FabricName, host, sink, s.HostRegister); err != nil {
+	if err := t.begun(FabricName, host, sink, s.HostRegister, s.CopyKernel); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -138,6 +138,7 @@ func (t *mnnvl) Register(_ context.Context, m mem.Region) (transport.LocalKey, t
 	}
 	r.name.Store(&name)
 	t.keep(r)
+	t.prepare(r)
 	t.look(r)
 	t.byName.Store(name, r)
 	key := t.regions.Insert(func(transport.LocalKey) *region { return r }) // has room: the table of names had

@@ -61,7 +61,7 @@ func (Factory) Open(_ context.Context, given any, host transport.Host, sink tran
 	if t.Point, err = access.Open(c); err != nil {
 		return nil, err
 	}
-	if err := t.begun(Name, host, sink, s.HostRegister); err != nil {
+	if err := t.begun(Name, host, sink, s.HostRegister, s.CopyKernel); err != nil {
 		return nil, errors.Join(err, t.Point.Close(context.Background()))
 	}
 	return t, nil
@@ -134,6 +134,7 @@ func (t *nvlink) Register(_ context.Context, m mem.Region) (transport.LocalKey, 
 		return 0, nil, err
 	}
 	t.keep(r)
+	t.prepare(r)
 	r.name.Store(&name)
 	if r.ordinal < 0 {
 		hosts.Store(home{t.self.ID, name}, &r.pinned)

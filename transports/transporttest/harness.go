@@ -88,6 +88,8 @@ type Device struct {
 	Free     func(addr uintptr, size int) // nil: it need not be
 	Load     func(into []byte, addr uintptr)
 	Store    func(addr uintptr, from []byte)
+
+	Alignment uint64 // of operands; 0: the transport's, and odd addresses where it takes any
 }
 
 // OnPlatform is the memory of a platform's device. A copy that fails is a panic: the test cannot know its bytes.

@@ -77,6 +77,7 @@ func newMemory(t testing.TB, size int, alignment uint64, pool Pool) *Memory {
 // newDeviceMemory is a region of a device at an address that is a multiple of alignment and, where that is 1, odd. Its
 // guard bands are memory of the same allocation.
 func newDeviceMemory(t *testing.T, size int, alignment uint64, d *Device) *Memory {
+	alignment = max(alignment, d.Alignment)
 	before := (band + alignment - 1) / alignment * alignment
 	if alignment == 1 {
 		before++

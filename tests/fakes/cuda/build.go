@@ -18,6 +18,7 @@ import (
 //	BYTES     4 GiB of each device
 //	APART     "0-1,0-2": pairs without a link, "all"
 //	HOSTPTR   1: attribute 91; 0: copies do not find registered memory by its address of the host
+//	KERNELS   1: kernels are loaded; 0: their PTX is refused
 //	FREE      0: as 1, copies end with the call that queues them, and move nothing; to measure the rest
 //	OWN       0: as 1, a process opens its own legacy handles, which no driver does; for two engines in one process
 type Settings map[string]string
@@ -44,5 +45,6 @@ func Library(t testing.TB, d Driver) string {
 	}
 	l := compiled.Fake("cuda", "libcuda.so.1", fmt.Sprintf("-DFAKE_DRIVER=%d", d.Version))
 	l.Absent = d.Absent
+	l.Headers = append(l.Headers, "transports/cuda/driver/copy.h") // the kernel
 	return l.Build(t)
 }

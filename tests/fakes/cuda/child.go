@@ -41,7 +41,7 @@ func RunWith(t *testing.T, d Driver, s Settings, more []string, test func(t *tes
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			left := gpu.Stats()
-			left.Retained, left.Copies, left.Batches, left.Calls, left.Files = 0, 0, 0, 0, 0
+			left.Retained, left.Copies, left.Batches, left.Calls, left.Files, left.Launches = 0, 0, 0, 0, 0, 0
 			left.Peers = 0   // access stays as long as the contexts
 			left.Streams = 0 // one of each device stays
 			require.LessOrEqual(t, left.Events, int64(eventsKept), "the driver's package keeps no more events")

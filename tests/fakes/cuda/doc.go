@@ -54,6 +54,8 @@
 //	while a stream is captured, threads that are not RELAXED    the same, cuThreadExchangeStreamCaptureMode; PyTorch's
 //	  allocate, free, pin and ask for events in vain: 900         watchdog of NCCL asks for events in RELAXED
 //	freeing waits for the work of the process                   CUDA runtime API, cudaFree
+//	a kernel that touches memory that is not the device's, or   CUDA driver API, CUDA_ERROR_ILLEGAL_ADDRESS
+//	  not open to it: 700, which stays
 //
 // Rates are not emulated. Nothing here has been compared with a real GPU yet.
 package cuda

@@ -23,6 +23,7 @@ type Stats struct {
 	Stale                  int64 // ends of copies in memory that its owner had freed
 	Files                  int64 // descriptors that the library holds
 	Peers                  int64 // contexts that are open to another device, in one direction each
+	Launches               int64 // of the kernel
 }
 
 // Load returns the library that TENT_LIBCUDA names.

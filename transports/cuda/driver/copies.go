@@ -47,6 +47,10 @@ func (b *Burst) Begin(c *Copies, ordinal, lane int) error {
 	return nil
 }
 
+// ByKernel lets the kernel of PrepareKernel copy the ranges of the last Begin, where they are several short ones. All
+// of it is memory of devices, open to the one that copies: a kernel that reaches other memory ends its device.
+func (b *Burst) ByKernel() { b.list[b.n-1].by_kernel = 1 }
+
 // Add appends a range to the Copies of the last Begin: to gets that many bytes of from. A range that goes on at both
 // ends makes the one before it longer. Ranges of one Copies have no order and do not overlap. Each end is memory of a
 // device, or pinned memory of the host.

@@ -16,6 +16,9 @@ struct tc_driver { TC_SYMBOLS(TC_DECLARE, TC_DECLARE) };
 #define give_event tc_give_event
 #define pop tc_pop
 #define zero tc_zero
+#define copies_of tc_copies_of
+#define gathers tc_gathers
+#define gather tc_gather
 #define device_count tc_device_count
 extern struct tc_driver cu;
 extern int device_count;
@@ -60,6 +63,10 @@ tc_result record(tc_context context, tc_stream stream, tc_event *event); /* by a
 void give_event(tc_context context, tc_event event);
 tc_result enter(int device, thread_state *before);
 void pop(thread_state *before);
+tc_result copies_of(int device, tc_stream *stream);
+int gathers(const tc_copies *c, const uint64_t *to, const uint64_t *from, const uint64_t *bytes); /* by a kernel */
+tc_result gather(int device, tc_stream stream, const uint64_t *to, const uint64_t *from, const uint64_t *bytes,
+                 size_t count);
 tc_result zero(int device, uint64_t address, uint64_t bytes); /* its context is current; the bytes are there when it returns */
 
 #endif

@@ -149,7 +149,7 @@ static tc_result stream_of(tc_stream *kept, tc_stream *stream) {
 	return r;
 }
 
-static tc_result copies_of(int device, tc_stream *stream) { return stream_of(&devices[device].copies, stream); }
+tc_result copies_of(int device, tc_stream *stream) { return stream_of(&devices[device].copies, stream); }
 
 tc_result tc_describe(int device, char *name, char *pci, size_t bytes, unsigned char *uuid) {
 	if (forked())
@@ -263,7 +263,9 @@ static tc_result post(tc_copies *c, uint64_t *to, uint64_t *from, uint64_t *byte
 		return r;
 	tc_context context = devices[c->device].context;
 	tc_event event = NULL;
-	r = queue(stream, to + c->first, from + c->first, bytes + c->first, c->count);
+	to += c->first, from += c->first, bytes += c->first;
+	r = gathers(c, to, from, bytes) ? gather(c->device, stream, to, from, bytes, c->count)
+	                                : queue(stream, to, from, bytes, c->count);
 	if (!r.code)
 		r = record(context, stream, &event);
 	if (r.code)

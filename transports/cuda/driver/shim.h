@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef void *tc_context, *tc_stream, *tc_event;
+typedef void *tc_context, *tc_stream, *tc_event, *tc_module, *tc_function;
 
 /* Numbers of the API: with CU_ for TC_, each has its name there. */
 enum {
@@ -123,6 +123,11 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	OPTIONAL(cuMemcpyBatchAsync,                                                                         \
 	         (uint64_t * to, uint64_t * from, size_t *bytes, size_t count, tc_order *orders, size_t *first, \
 	          size_t order_count, size_t *failed, tc_stream stream))                                     \
+	OPTIONAL(cuModuleLoadData, (tc_module * module, const void *image))                                  \
+	OPTIONAL(cuModuleGetFunction, (tc_function * function, tc_module module, const char *name))          \
+	OPTIONAL(cuLaunchKernel,                                                                             \
+	         (tc_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
+	          unsigned block_y, unsigned block_z, unsigned shared, tc_stream stream, void **parameters, void **more)) \
 	OPTIONAL(cuIpcGetMemHandle, (tc_handle * handle, uint64_t address))                                  \
 	OPTIONAL(cuIpcOpenMemHandle_v2, (uint64_t * address, tc_handle handle, unsigned flags))              \
 	OPTIONAL(cuIpcCloseMemHandle, (uint64_t address))                                                    \
@@ -215,9 +220,10 @@ typedef struct {
 	int code;
 } tc_flight;
 
-/* The copies of one slice in a burst: count ranges from the first on. */
+/* The copies of one slice in a burst: count ranges from the first on. by_kernel: all of it is memory that processors of the
+ * device reach, so that tc_prepare's kernel may copy it. */
 typedef struct {
-	int device, lane;
+	int device, lane, by_kernel;
 	size_t first, count;
 	tc_flight flight; /* with the code and the call of a failure; nothing is under way then */
 } tc_copies;
@@ -234,6 +240,7 @@ tc_result tc_allocate(int device, uint64_t bytes, uint64_t *address);
 tc_result tc_free(int device, uint64_t address);
 tc_result tc_copy(int device, uint64_t to, uint64_t from, uint64_t bytes);
 void tc_post(tc_copies *list, size_t count, uint64_t *to, uint64_t *from, uint64_t *bytes);
+tc_result tc_prepare(int device, const char *image); /* PTX of copy.cu; the first call about a device loads it */
 tc_result tc_finish(tc_flight *flight);
 void tc_ended(tc_flight *list, size_t count); /* code: TC_NOT_READY for those that are under way */
 tc_result tc_end(const tc_flight *flight);

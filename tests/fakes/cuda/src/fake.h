@@ -22,7 +22,8 @@
 /* Results, by the vendor's numbers. */
 enum {
 	OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
-	INVALID_CONTEXT = 201, ALREADY_MAPPED = 208, PEER_UNSUPPORTED = 217, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
+	INVALID_CONTEXT = 201, ALREADY_MAPPED = 208, PEER_UNSUPPORTED = 217, INVALID_PTX = 218, INVALID_HANDLE = 400,
+	NOT_FOUND = 500, NOT_READY = 600,
 	ILLEGAL_ADDRESS = 700, PEER_ALREADY_ENABLED = 704, HOST_ALREADY_REGISTERED = 712, HOST_NOT_REGISTERED = 713,
 	NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900
 };
@@ -76,10 +77,11 @@ struct context {
 };
 
 struct work {
-	enum { COPY, SET, RECORD, WAIT, WAIT_VALUE } what;
+	enum { COPY, SET, RECORD, WAIT, WAIT_VALUE, KERNEL } what;
 	struct segment *segments;
 	size_t count;
 	int byte;
+	unsigned blocks; /* of KERNEL */
 	struct event *event;
 	uint64_t turn;
 	volatile uint32_t *word; /* of WAIT_VALUE; turn is its value */
@@ -105,7 +107,7 @@ struct event {
 
 struct stats {
 	int64_t allocations, imports, handles, reservations, mappings, pinned, streams, events, retained, depth, copies,
-	    batches, calls, stale, files, peers;
+	    batches, calls, stale, files, peers, launches;
 };
 
 extern pthread_mutex_t fake_lock;
@@ -138,7 +140,11 @@ int fake_segments(uint64_t to, uint64_t from, uint64_t bytes, int device, struct
                   int *pageable);
 void fake_drain(void); /* waits for all streams */
 
+/* kernel.c */
+void fake_kernel(const struct segment *g, unsigned blocks);
+
 /* stream.c */
+int fake_enter_stream(const char *function, void *handle, struct context **current, struct stream **s);
 int fake_queue(struct stream *s, struct work *w);
 struct stream *fake_stream_of(void *handle, struct context *current);
 void fake_hold(int on); /* streams carry nothing out until it is 0 again */

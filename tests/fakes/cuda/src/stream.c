@@ -65,6 +65,8 @@ static void carry(struct stream *s, struct work *w) {
 		struct segment *g = &w->segments[i];
 		if (w->what == SET)
 			memset(g->to, w->byte, g->bytes);
+		else if (w->what == KERNEL)
+			fake_kernel(g, w->blocks);
 		else
 			memcpy(g->to, g->from, g->bytes);
 	}
@@ -138,7 +140,7 @@ static int ends_at_once(struct stream *s, struct work *w) {
 	static int free_copies = -1;
 	if (free_copies < 0)
 		free_copies = (int)fake_setting("FREE", 0);
-	if (!free_copies || s->first || held || s->context->poisoned || (w->what != COPY && w->what != RECORD))
+	if (!free_copies || s->first || held || s->context->poisoned || (w->what != COPY && w->what != RECORD && w->what != KERNEL))
 		return 0;
 	if (w->what == RECORD)
 		w->event->reached = w->turn;
@@ -239,7 +241,7 @@ API int cuStreamDestroy_v2(struct stream *handle) {
 }
 
 /* Takes the lock for a call about a stream. */
-static int enter_stream(const char *function, void *handle, struct context **current, struct stream **s) {
+int fake_enter_stream(const char *function, void *handle, struct context **current, struct stream **s) {
 	int result = fake_enter_current(function, current);
 	if (result)
 		return result;
@@ -251,14 +253,14 @@ static int enter_stream(const char *function, void *handle, struct context **cur
 API int cuStreamQuery(void *handle) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream("cuStreamQuery", handle, &current, &s);
+	int result = fake_enter_stream("cuStreamQuery", handle, &current, &s);
 	return result ? result : fake_leave(s->done == s->queued ? OK : NOT_READY);
 }
 
 API int cuStreamSynchronize(void *handle) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream("cuStreamSynchronize", handle, &current, &s);
+	int result = fake_enter_stream("cuStreamSynchronize", handle, &current, &s);
 	if (result)
 		return result;
 	fake_wait(s, s->queued);
@@ -283,7 +285,7 @@ API int cuStreamGetCtx(void *handle, struct context **context) {
 API int cuStreamIsCapturing(void *handle, int *status) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream("cuStreamIsCapturing", handle, &current, &s);
+	int result = fake_enter_stream("cuStreamIsCapturing", handle, &current, &s);
 	if (result)
 		return result;
 	*status = s->capturing;
@@ -294,7 +296,7 @@ API int cuStreamWaitEvent(void *handle, struct event *e, unsigned flags) {
 	struct context *current;
 	struct stream *s;
 	(void)flags;
-	int result = enter_stream("cuStreamWaitEvent", handle, &current, &s);
+	int result = fake_enter_stream("cuStreamWaitEvent", handle, &current, &s);
 	if (result)
 		return result;
 	return fake_leave(fake_queue(s, &(struct work){.what = WAIT, .event = e, .turn = e->recorded}));
@@ -304,7 +306,7 @@ API int cuStreamWaitEvent(void *handle, struct event *e, unsigned flags) {
 API int cuStreamWaitValue32_v2(void *handle, uint64_t address, uint32_t value, unsigned flags) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream("cuStreamWaitValue32_v2", handle, &current, &s);
+	int result = fake_enter_stream("cuStreamWaitValue32_v2", handle, &current, &s);
 	if (result)
 		return result;
 	struct range *r = fake_find(address);
@@ -340,7 +342,7 @@ API int cuEventDestroy_v2(struct event *event) { /* the memory stays: work may s
 API int cuEventRecord(struct event *event, void *handle) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream("cuEventRecord", handle, &current, &s);
+	int result = fake_enter_stream("cuEventRecord", handle, &current, &s);
 	if (result)
 		return result;
 	if (event->context != s->context) /* an event of another device */
@@ -383,7 +385,7 @@ static int copy(struct context *current, struct stream *s, uint64_t to, uint64_t
 API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *handle) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream("cuMemcpyAsync", handle, &current, &s);
+	int result = fake_enter_stream("cuMemcpyAsync", handle, &current, &s);
 	return result ? result : fake_leave(copy(current, s, to, from, bytes));
 }
 
@@ -396,7 +398,7 @@ API int cuMemcpyPeerAsync(uint64_t to, struct context *toContext, uint64_t from,
 API int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, void *handle) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream("cuMemsetD8Async", handle, &current, &s);
+	int result = fake_enter_stream("cuMemsetD8Async", handle, &current, &s);
 	if (result)
 		return result;
 	struct work w = {.what = SET, .byte = byte};
@@ -414,7 +416,7 @@ static int batch(const char *function, uint64_t *to, uint64_t *from, size_t *byt
                  struct attributes *a, size_t *first, size_t attributes, size_t *failed, void *handle) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream(function, handle, &current, &s);
+	int result = fake_enter_stream(function, handle, &current, &s);
 	if (result)
 		return result;
 	if (failed)
