@@ -5,6 +5,8 @@
 #ifndef TENT_FAKE_CUDA_H
 #define TENT_FAKE_CUDA_H
 
+#include "doors.h"
+
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +16,6 @@
 #define FAKE_DRIVER 13000 /* as cuDriverGetVersion says it */
 #endif
 
-#define API __attribute__((visibility("default")))
 #define DEVICES_MAX 8
 #define GRANULARITY (2UL << 20) /* of allocations of the VMM, and of addresses */
 #define PAGE 4096UL

@@ -292,6 +292,42 @@ API int cuStreamIsCapturing(void *handle, int *status) {
 	return fake_leave(OK);
 }
 
+/* Nothing is captured: the stream only says that it is, and other calls are forbidden as beside a mode of GLOBAL. */
+API int cuStreamBeginCapture_v2(void *handle, int mode) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream("cuStreamBeginCapture_v2", handle, &current, &s);
+	if (result)
+		return result;
+	if ((uintptr_t)handle <= 2 || s->capturing || mode)
+		return fake_leave(mode ? INVALID_VALUE : CAPTURE_UNSUPPORTED);
+	fake_captures++;
+	s->capturing = 1;
+	return fake_leave(OK);
+}
+
+API int cuStreamEndCapture(void *handle, void **graph) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream("cuStreamEndCapture", handle, &current, &s);
+	if (result)
+		return result;
+	if (!s->capturing)
+		return fake_leave(INVALID_VALUE);
+	fake_captures--;
+	s->capturing = 0;
+	*graph = calloc(1, 1);
+	return fake_leave(OK);
+}
+
+API int cuGraphDestroy(void *graph) {
+	int result = fake_enter("cuGraphDestroy");
+	if (result)
+		return result;
+	free(graph);
+	return fake_leave(OK);
+}
+
 API int cuStreamWaitEvent(void *handle, struct event *e, unsigned flags) {
 	struct context *current;
 	struct stream *s;
