@@ -127,9 +127,9 @@ func (a *Actor) Open(settings map[string]any, address *string) (err error) {
 	return err
 }
 
-// Own registers the inside of memory of a kind on cuda:1, all of it filled with Pattern(1, Size).
+// Own registers the inside of memory of a kind on the last device, all of it filled with Pattern(1, Size).
 func (a *Actor) Own(kind Kind, _ *netbed.Nothing) (err error) {
-	if a.at, err = Allocate(kind, 1); err != nil {
+	if a.at, err = Allocate(kind, fake.Last()); err != nil {
 		return err
 	}
 	gpu, err := fake.Load()

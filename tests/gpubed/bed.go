@@ -99,9 +99,9 @@ func Mine(t *testing.T, e *engine.Engine) uintptr {
 	return at
 }
 
-// Offer registers the inside of memory on cuda:1.
+// Offer registers the inside of memory on the last device.
 func Offer(t *testing.T, e *engine.Engine, kind Kind) (at uintptr, id mem.RegionID) {
-	at, err := Allocate(kind, 1)
+	at, err := Allocate(kind, fake.Last())
 	require.NoError(t, err)
 	id, err = e.Register(inside(at))
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"maps"
 	"math/rand"
 	"testing"
 	"time"
@@ -23,22 +24,25 @@ import (
 // 9, without. Apart are engines that open each other's memory as two processes do: by legacy handles, and by
 // descriptors of chunks. Package tests/go/samegpu has two processes.
 func TestConformance(t *testing.T) {
+	own := fake.Settings{"OWN": "1"}
 	for name, c := range map[string]struct {
 		local, remote *transporttest.Device
 		apart         bool
-		version       int
+		library       fake.Driver
+		own           fake.Settings
 		run           func(*testing.T, func(*testing.T) transporttest.Harness)
 	}{
-		"CudaCuda":   {onDevice(0), onDevice(1), false, 13000, transporttest.Again},
-		"CudaKernel": {aligned(0), aligned(1), false, 13000, transporttest.Again},
-		"CudaHost":   {onDevice(0), onHost(), false, 12080, transporttest.Again},
-		"HostLegacy": {nil, onDevice(1), true, 12040, transporttest.Again},
-		"CudaChunks": {onDevice(0), inChunks(1), true, 13000, transporttest.Run},
+		"CudaCuda":   {onDevice(0), onDevice(fake.Last()), false, fake.Driver{}, nil, transporttest.Again},
+		"CudaKernel": {aligned(0), aligned(fake.Last()), false, fake.Driver{}, nil, transporttest.Again},
+		"CudaHost":   {onDevice(0), onHost(), false, fake.Driver{Version: 12080}, nil, transporttest.Again},
+		"HostLegacy": {nil, onDevice(1), true, fake.Driver{Version: 12040}, own, transporttest.Again},
+		"CudaChunks": {onDevice(0), inChunks(fake.Last()), true, fake.Driver{}, nil, transporttest.Run},
 	} {
 		t.Run(name, func(t *testing.T) {
-			settings := fake.Settings{"DELAY_US": "5", "SEED": fmt.Sprint(rand.Int31()), "OWN": "1"}
+			settings := fake.Settings{"DELAY_US": "5", "SEED": fmt.Sprint(rand.Int31())}
+			maps.Copy(settings, c.own)
 			t.Logf("settings %v", settings)
-			fake.Run(t, fake.Driver{Version: c.version}, settings, func(t *testing.T, _ *fake.Loaded) {
+			fake.Run(t, c.library, settings, func(t *testing.T, _ *fake.Loaded) {
 				c.run(t, func(*testing.T) transporttest.Harness {
 					return suiteOf(c.local, c.remote, Settings{apart: c.apart, CopyKernel: name == "CudaKernel"})
 				})
@@ -131,7 +135,7 @@ func inChunks(ordinal int) *transporttest.Device {
 func warm(t *testing.T) {
 	devices, err := driver.Platform{}.Devices()
 	require.NoError(t, err)
-	for ordinal := range min(2, len(devices)) {
+	for ordinal := range devices {
 		addr, err := driver.Platform{}.Allocate(ordinal, 4096)
 		require.NoError(t, err)
 		require.NoError(t, driver.Platform{}.Free(addr, 4096))

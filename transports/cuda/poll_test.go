@@ -55,10 +55,10 @@ func TestAPollWaitsForNoCopy(t *testing.T) {
 // Short slices go to the device in bursts. One whose copy fails does so alone, and moves no byte; those around it, with
 // a device or the host at the other end, move theirs.
 func TestACopyThatFailsInABurstFailsAlone(t *testing.T) {
-	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
-		const n, each, broken = 6, 4096, 3
-		for name, peer := range map[string]*transporttest.Device{"Device": onDevice(1), "Host": onHost()} {
-			t.Run(name, func(t *testing.T) {
+	const n, each, broken = 6, 4096, 3
+	for name, peer := range map[string]*transporttest.Device{"Device": onDevice(fake.Last()), "Host": onHost()} {
+		t.Run(name, func(t *testing.T) {
+			fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
 				w := transporttest.NewWorld(t, suite(onDevice(0), peer, false))
 				near, far := w.Open("near"), w.Open("far")
 				link := near.Connect(t, far)
@@ -89,6 +89,6 @@ func TestACopyThatFailsInABurstFailsAlone(t *testing.T) {
 				peer.Load(got, remote.Addr)
 				require.True(t, bytes.Equal(want, got))
 			})
-		}
-	})
+		})
+	}
 }

@@ -25,7 +25,8 @@ const childLimit = 4 * time.Minute
 const eventsKept = 64
 
 // Run carries a test out in a child process with the emulated libcuda. The end of the test checks that nothing
-// of the library is left open but contexts.
+// of the library is left open but contexts. With TENT_REAL_LIBCUDA the driver is a real one, see OverReal, and a
+// test that asks for more than it has is skipped.
 func Run(t *testing.T, d Driver, s Settings, test func(t *testing.T, gpu *Loaded)) {
 	RunWith(t, d, s, nil, test)
 }
@@ -33,24 +34,34 @@ func Run(t *testing.T, d Driver, s Settings, test func(t *testing.T, gpu *Loaded
 // RunWith is Run with more of an environment.
 func RunWith(t *testing.T, d Driver, s Settings, more []string, test func(t *testing.T, gpu *Loaded)) {
 	library := ""
-	if !isChild(t) {
+	if real := OverReal(); real != "" {
+		skipUnreal(t, d, s)
+		library = real
+	} else if !isChild(t) {
 		library = Library(t, d)
 	}
 	In(t, append(s.Environment(library), more...), func(t *testing.T) {
 		gpu, err := Load()
 		require.NoError(t, err)
-		t.Cleanup(func() {
-			left := gpu.Stats()
-			left.Retained, left.Copies, left.Batches, left.Calls, left.Files, left.Launches = 0, 0, 0, 0, 0, 0
-			left.Peers = 0   // access stays as long as the contexts
-			left.Streams = 0 // one of each device stays
-			require.LessOrEqual(t, left.Events, int64(eventsKept), "the driver's package keeps no more events")
-			require.LessOrEqual(t, left.Pinned, int64(1), "one page has the words that streams wait for")
-			left.Events, left.Pinned = 0, 0
-			require.Zero(t, left, "left open")
-		})
+		if OverReal() != "" {
+			gpu.Lacking = func(name string) { t.Skipf("a real driver has no %s", name) }
+		} else {
+			t.Cleanup(func() { leavesNothing(t, gpu) })
+		}
 		test(t, gpu)
 	})
+}
+
+// leavesNothing looks at the counters of the emulated library behind a test.
+func leavesNothing(t *testing.T, gpu *Loaded) {
+	left := gpu.Stats()
+	left.Retained, left.Copies, left.Batches, left.Calls, left.Files, left.Launches = 0, 0, 0, 0, 0, 0
+	left.Peers = 0   // access stays as long as the contexts
+	left.Streams = 0 // one of each device stays
+	require.LessOrEqual(t, left.Events, int64(eventsKept), "the driver's package keeps no more events")
+	require.LessOrEqual(t, left.Pinned, int64(1), "one page has the words that streams wait for")
+	left.Events, left.Pinned = 0, 0
+	require.Zero(t, left, "left open")
 }
 
 func isChild(t *testing.T) bool { return os.Getenv(childName) == t.Name() }

@@ -57,5 +57,19 @@
 //	a kernel that touches memory that is not the device's, or   CUDA driver API, CUDA_ERROR_ILLEGAL_ADDRESS
 //	  not open to it: 700, which stays
 //
-// Rates are not emulated. Nothing here has been compared with a real GPU yet.
+// Rates are not emulated. tests/py/test_driver_rules.py and test_driver_rules_shared.py ask a driver about each rule
+// that a program can see: this one in every run, and that of a machine with GPUs in make check-gpu.
+//
+// # Over a real driver
+//
+// The folder real has the doors of this library that a real driver can have, over public calls of it. An empty stand-in
+// for libcuda.so.1 is enough to link them:
+//
+//	gcc -shared -Wl,-soname,libcuda.so.1 -x c /dev/null -o libcuda.so.1
+//	gcc -shared -fPIC -O1 -fvisibility=hidden -pthread real/doors.c src/doors.c \
+//	    -Wl,--no-as-needed libcuda.so.1 -o doors.so
+//
+// TENT_REAL_LIBCUDA=/path/to/doors.so makes Run use it, in binaries of go test -c as well; TENT_REAL_GPU=1 makes the
+// tests of Python build and use it. Tests that hold work back, make calls fail, look at counters, or need other
+// settings, versions or more devices are skipped there, with the reason.
 package cuda

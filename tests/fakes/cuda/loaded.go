@@ -44,6 +44,9 @@ func (l *Loaded) Stats() (s Stats) {
 	return s
 }
 
+// Depth returns the number of contexts on this thread's stack.
+func (l *Loaded) Depth() int { return int(l.Number("depth")) }
+
 // Enter makes a device's context current on this thread, Leave ends that.
 func (l *Loaded) Enter(device int) error { return l.Code("enter", uint64(device)) }
 

@@ -7,5 +7,6 @@
 //	int  PREFIX_peek(void *, uint64_t at, uint64_t n, int out) copies bytes of any memory, or into it; 0 is success
 //	PREFIX_...(up to five integers)                            the others
 //
-// A library has some of them. To call one that it has not is a mistake of the test, and panics.
+// A library has some of them. To call one that it has not is a mistake of the test, and panics, unless Library.Lacking
+// does something else.
 package loaded

@@ -32,6 +32,8 @@ import (
 type Library struct {
 	handle unsafe.Pointer
 	prefix string
+
+	Lacking func(name string) // is called for a function that the library has not, and does not return
 }
 
 // Open returns the library that an environment variable names.
@@ -42,7 +44,7 @@ func Open(variable, prefix string) (Library, error) {
 	if handle == nil {
 		return Library{}, fmt.Errorf("%s: dlopen: %s", variable, C.GoString(C.dlerror()))
 	}
-	return Library{handle, prefix}, nil
+	return Library{handle: handle, prefix: prefix}, nil
 }
 
 // Find returns an exported function by its name behind the prefix.
@@ -52,6 +54,9 @@ func (l Library) Find(name string) unsafe.Pointer {
 	defer C.free(unsafe.Pointer(text))
 	f := C.find(l.handle, text)
 	if f == nil {
+		if l.Lacking != nil {
+			l.Lacking(full)
+		}
 		panic("the emulated library has no " + full)
 	}
 	return f

@@ -35,7 +35,10 @@ func start(t *testing.T) *bed.Peer {
 func onEachKind(t *testing.T, delay string, test func(t *testing.T, gpu *fake.Loaded, kind bed.Kind)) {
 	for name, kind := range map[string]bed.Kind{"Legacy": bed.Legacy, "Chunks": bed.Passed, "Fabric": bed.Fabric} {
 		t.Run(name, func(t *testing.T) {
-			settings := fake.Settings{"DELAY_US": delay, "SEED": fmt.Sprint(rand.Int32()), "IMEX": "1"}
+			settings := fake.Settings{"DELAY_US": delay, "SEED": fmt.Sprint(rand.Int32())}
+			if kind == bed.Fabric {
+				settings["IMEX"] = "1"
+			}
 			t.Logf("settings %v", settings)
 			fake.Run(t, fake.Driver{}, settings, func(t *testing.T, gpu *fake.Loaded) { test(t, gpu, kind) })
 		})

@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/transports/cuda/driver"
 )
 
-// burstWorld has memory of two devices, and a Burst. The i-th Copies go from the i-th place of device 0 to that of
-// device 1.
+// burstWorld has memory of the first and the last device, and a Burst. The i-th Copies go from the i-th place of the
+// first to that of the last.
 type burstWorld struct {
 	t        *testing.T
 	gpu      *fake.Loaded
@@ -31,7 +31,7 @@ func newBurstWorld(t *testing.T, gpu *fake.Loaded) *burstWorld {
 	const size = driver.BurstMost * burstEach
 	for i, at := range []*uintptr{&w.from, &w.to} {
 		var err error
-		*at, err = platform.Allocate(i, size)
+		*at, err = platform.Allocate(i*fake.Last(), size)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, platform.Free(*at, size)) })
 	}

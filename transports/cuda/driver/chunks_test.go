@@ -53,7 +53,7 @@ func TestAllocateMakesMemoryThatIsSharedByDescriptors(t *testing.T) {
 	}{
 		"large":        {settings: fake.Settings{"RDMA_VMM": "1"}, size: 2 << 20, chunk: true},
 		"small":        {settings: fake.Settings{"RDMA_VMM": "1"}, size: 2<<20 - 1},
-		"not for NICs": {size: 2 << 20},
+		"not for NICs": {settings: fake.Settings{"RDMA_VMM": "0"}, size: 2 << 20},
 		"an old driver": {driver: fake.Driver{Absent: []string{"cuMemCreate"}},
 			settings: fake.Settings{"RDMA_VMM": "1"}, size: 2 << 20},
 		"without attribute": {driver: fake.Driver{Absent: []string{"cuDeviceGetAttribute"}}, size: 2 << 20},
@@ -94,7 +94,8 @@ func TestChunksThatFailLeaveNothing(t *testing.T) {
 
 // Each step of the probe has its reason.
 func TestADeviceWithoutFabricHandlesHasAReason(t *testing.T) {
-	library, domain := fakenvml.Library(t), fake.Settings{"IMEX": "1"}
+	const channels = "TENT_IMEX_CHANNELS="
+	library, domain, none := fakenvml.Library(t), fake.Settings{"IMEX": "1"}, fake.Settings{"IMEX": "0"}
 	empty, full, locked := t.TempDir(), t.TempDir(), t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(full, "channel0"), nil, 0o600))
 	require.NoError(t, os.Mkdir(filepath.Join(locked, "channel0"), 0o700)) // root may open all files, and no folder
@@ -104,11 +105,12 @@ func TestADeviceWithoutFabricHandlesHasAReason(t *testing.T) {
 		more     []string
 		says     string // "" where it has them
 	}{
-		"all is there":        {settings: fake.Settings{"IMEX": "1"}},
-		"no channel":          {more: []string{"TENT_IMEX_CHANNELS=" + empty}, says: "process has no IMEX channel"},
-		"no daemon":           {more: []string{"TENT_IMEX_CHANNELS=" + full}, says: "IMEX daemon has not joined"},
-		"a channel of others": {more: []string{"TENT_IMEX_CHANNELS=" + locked}, says: "may not open an IMEX channel"},
-		"not supported":       {settings: fake.Settings{"IMEX": "1", "FABRIC": "0"}, says: "attribute 128 is 0"},
+		"all is there": {settings: fake.Settings{"IMEX": "1"}},
+		"no channel":   {settings: none, more: []string{channels + empty}, says: "process has no IMEX channel"},
+		"no daemon":    {settings: none, more: []string{channels + full}, says: "IMEX daemon has not joined"},
+		"a channel of others": {settings: none, more: []string{channels + locked},
+			says: "may not open an IMEX channel"},
+		"not supported": {settings: fake.Settings{"IMEX": "1", "FABRIC": "0"}, says: "attribute 128 is 0"},
 		"an old driver": {driver: fake.Driver{Absent: []string{"cuMemImportFromShareableHandle"}},
 			settings: fake.Settings{"IMEX": "1"}, says: "cuMemImportFromShareableHandle"},
 		"no domain":  {fake.Driver{}, domain, []string{"TENT_FAKENVML_STATE=2"}, "state 2"},

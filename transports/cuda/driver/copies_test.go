@@ -20,7 +20,7 @@ func TestCopiesOfAllLanesAreUnderWayAtOnce(t *testing.T) {
 		const n = 4096
 		from, err := platform.Allocate(0, driver.Lanes*n)
 		require.NoError(t, err)
-		to, err := platform.Allocate(1, driver.Lanes*n)
+		to, err := platform.Allocate(fake.Last(), driver.Lanes*n)
 		require.NoError(t, err)
 		want := make([]byte, driver.Lanes*n)
 		for i := range want {
@@ -79,7 +79,7 @@ func TestARoundSeesEndsAndWaitsForNone(t *testing.T) {
 		copies, burst, round := make([]driver.Copies, 4), new(driver.Burst), new(driver.Round)
 		for i := range at {
 			var err error
-			at[i], err = platform.Allocate(i, 4*n)
+			at[i], err = platform.Allocate(i*fake.Last(), 4*n)
 			require.NoError(t, err)
 			require.NoError(t, gpu.Poke(at[i], bytes.Repeat([]byte{byte(i + 1)}, 4*n)))
 		}

@@ -59,7 +59,7 @@ func TestADeviceReachesAnotherOrSaysWhy(t *testing.T) {
 // Both contexts are open to each other then. Until then the driver carries copies between two devices of one process
 // through memory of the host.
 func TestJoinedDevicesAreOpenInBothDirections(t *testing.T) {
-	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"DEVICES": "2"}, func(t *testing.T, gpu *fake.Loaded) {
 		require.NoError(t, Reach(0, 1))
 		require.Zero(t, gpu.Stats().Peers, "a question opens nothing, and makes no context")
 		require.Zero(t, gpu.Stats().Retained)

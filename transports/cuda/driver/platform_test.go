@@ -115,9 +115,10 @@ func TestLocateCutsAtAllocations(t *testing.T) {
 		random := rand.New(rand.NewSource(seed))
 		a, err := platform.Allocate(0, 1<<20)
 		require.NoError(t, err)
-		b, err := platform.Allocate(1, 3<<20)
+		last := fake.Last()
+		b, err := platform.Allocate(last, 3<<20)
 		require.NoError(t, err)
-		chunks := gpu.Chunks(1, 4, fake.PosixFd)
+		chunks := gpu.Chunks(last, 4, fake.PosixFd)
 		require.NotZero(t, chunks)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -126,7 +127,7 @@ func TestLocateCutsAtAllocations(t *testing.T) {
 		require.NotZero(t, pinned)
 		host, err := unix.MmapPtr(-1, 0, nil, 1<<20, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON)
 		require.NoError(t, err)
-		all := []owned{{a, 1 << 20, 0}, {b, 3 << 20, 1}, {chunks, 4 * fake.ChunkBytes, 1},
+		all := []owned{{a, 1 << 20, 0}, {b, 3 << 20, last}, {chunks, 4 * fake.ChunkBytes, last},
 			{pinned, 1 << 20, device.Pinned}, {uintptr(host), 1 << 20, device.Pinned}}
 		for range 2000 {
 			locates(t, random, all[random.Intn(len(all))], chunks)
@@ -173,9 +174,9 @@ func onThread(t *testing.T, gpu *fake.Loaded, ordinal int, f func()) error {
 	if err := gpu.Enter(ordinal); err != nil {
 		return err
 	}
-	depth := gpu.Stats().Depth
+	depth := gpu.Depth()
 	f()
-	require.Equal(t, depth, gpu.Stats().Depth, "the thread's contexts were changed")
+	require.Equal(t, depth, gpu.Depth(), "the thread's contexts were changed")
 	return gpu.Leave()
 }
 
@@ -211,7 +212,7 @@ func TestBytesOfNICsAreFlushedWhereTheGPUSeesThemLate(t *testing.T) {
 				}
 				require.NoError(t, l.Flush())
 				require.Equal(t, []int{0, 1}, []int{gpu.Flushes(0), gpu.Flushes(1)})
-				require.Zero(t, gpu.Stats().Depth, "the context of the thread stays")
+				require.Zero(t, gpu.Depth(), "the context of the thread stays")
 				gpu.Inject(name, 1, 999, false)
 				require.Equal(t, errs.CudaError, errs.CodeOf(l.Flush()))
 			})
@@ -219,12 +220,12 @@ func TestBytesOfNICsAreFlushedWhereTheGPUSeesThemLate(t *testing.T) {
 	}
 }
 
-// No call changes the thread's current context, those that fail included; and no call needs one.
+// No call changes the thread's current context, and no call needs one.
 func TestContextsOfThreadsStay(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
 		require.NoError(t, platform.Check())
 		everything := func() {
-			addr, err := platform.Allocate(1, 8192)
+			addr, err := platform.Allocate(fake.Last(), 8192)
 			require.NoError(t, err)
 			_, err = platform.Locate(addr, 8192)
 			require.NoError(t, err)
@@ -233,7 +234,7 @@ func TestContextsOfThreadsStay(t *testing.T) {
 			require.NoError(t, unix.Close(b.Fd))
 			require.NoError(t, platform.Copy(addr, addr+4096, 4096))
 			require.Error(t, platform.Copy(addr+4096, addr, 8192), "leaves the allocation")
-			_, err = platform.Allocate(1, 1<<40)
+			_, err = platform.Allocate(fake.Last(), 1<<40)
 			require.Equal(t, errs.OutOfMemory, errs.CodeOf(err), "%v", err)
 			g, err := platform.Gate(0)
 			require.NoError(t, err)
@@ -247,6 +248,12 @@ func TestContextsOfThreadsStay(t *testing.T) {
 			all.Go(everything)
 		}
 		all.Wait()
+	})
+}
+
+func TestContextsOfThreadsStayWhereACallFails(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		require.NoError(t, platform.Check())
 		for _, name := range []string{"cuMemAlloc_v2", "cuMemsetD8Async", "cuStreamSynchronize"} {
 			gpu.Inject(name, 1, 2, false)
 			require.NoError(t, onThread(t, gpu, 0, func() {
@@ -260,7 +267,7 @@ func TestContextsOfThreadsStay(t *testing.T) {
 
 // An error that stays ends one device. Its neighbour and the host go on.
 func TestAStickyErrorEndsOneDevice(t *testing.T) {
-	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"DEVICES": "2"}, func(t *testing.T, gpu *fake.Loaded) {
 		var at [2]uintptr
 		for i := range at {
 			var err error
@@ -298,11 +305,11 @@ func TestAStickyErrorEndsOneDevice(t *testing.T) {
 // A gate opens when the work before it has been carried out, and work behind it does not count.
 func TestGatesWaitForTheirStreamAlone(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
-		addr, err := platform.Allocate(1, 4096)
+		addr, err := platform.Allocate(fake.Last(), 4096)
 		require.NoError(t, err)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		require.NoError(t, gpu.Enter(1))
+		require.NoError(t, gpu.Enter(fake.Last()))
 		busy, idle := gpu.Stream(), gpu.Stream()
 		gpu.Hold(true)
 		require.NoError(t, gpu.Work(addr, 7, 4096, busy))
@@ -333,7 +340,7 @@ func TestGatesWaitForTheirStreamAlone(t *testing.T) {
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%v", err)
 		require.ErrorContains(t, err, "captured")
 		require.NoError(t, gpu.Capture(busy, false))
-		require.NoError(t, gpu.Enter(1))
+		require.NoError(t, gpu.Enter(fake.Last()))
 		require.NoError(t, gpu.EndStream(busy))
 		require.NoError(t, gpu.EndStream(idle))
 		require.NoError(t, gpu.Leave())
@@ -397,11 +404,11 @@ func await(t *testing.T, g device.Gate) {
 // The default stream of a thread without a context is that of every device in use.
 func TestTheDefaultStreamOfAnyDevice(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
-		addr, err := platform.Allocate(1, 4096)
+		addr, err := platform.Allocate(fake.Last(), 4096)
 		require.NoError(t, err)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		require.NoError(t, gpu.Enter(1))
+		require.NoError(t, gpu.Enter(fake.Last()))
 		gpu.Hold(true)
 		require.NoError(t, gpu.Work(addr, 7, 4096, 0))
 		own, err := platform.Gate(0)

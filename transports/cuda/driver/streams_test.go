@@ -27,12 +27,12 @@ func on(t *testing.T, gpu *fake.Loaded, ordinal int, do func()) {
 // The default stream of every device has one handle, so a term holds the device, too (device.SplitStream).
 func TestTheDefaultStreamOfADeviceThatIsNotCurrent(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
-		addr, err := platform.Allocate(1, 4096)
+		addr, err := platform.Allocate(fake.Last(), 4096)
 		require.NoError(t, err)
 		gpu.Hold(true)
-		on(t, gpu, 1, func() { require.NoError(t, gpu.Work(addr, 7, 4096, 0)) })
+		on(t, gpu, fake.Last(), func() { require.NoError(t, gpu.Work(addr, 7, 4096, 0)) })
 		on(t, gpu, 0, func() {
-			busy, err := platform.Gate(2<<2 | 1)
+			busy, err := platform.Gate(uintptr(fake.Last()+1)<<2 | 1)
 			require.NoError(t, err)
 			own, err := platform.Gate(1)
 			require.NoError(t, err)
