@@ -156,4 +156,5 @@ def test_a_range_over_two_gpus_is_refused(library: str) -> None:
             with engine.register((address.value + device * chunk, chunk)) as region:
                 assert region.location == f"cuda:{device}"
     """,
+        devices=2,
     )

@@ -10,7 +10,7 @@ from tent import gpu_stream
 
 __all__ = ["driver"]  # the fixture `library`
 
-# A stream that stops at a word until the program writes it, and engines with memory on two GPUs.
+# A stream that stops at a word until the program writes it, and engines with memory on the first and the last GPU.
 STREAMS = """
     WAITING = 600
     gpu.fakecuda_stream.restype = gpu.fakecuda_pinned.restype = ctypes.c_uint64
@@ -39,7 +39,7 @@ STREAMS = """
         while not passed(on):
             assert time.monotonic() < limit, "the stream stands still"
 
-    ours, theirs = allocate(0, SIZE), allocate(1, SIZE)
+    ours, theirs = allocate(0, SIZE), allocate(LAST, SIZE)
     assert gpu.fakecuda_enter(0) == 0
     engine, peer = tent.Engine(), tent.TransferEngine()
     own, there = engine.register((ours, SIZE)), peer.engine.register((theirs, SIZE), name="kv")
@@ -124,6 +124,7 @@ def test_a_default_stream_is_that_of_its_device(library: str) -> None:
     waits.result(timeout=20)
     assert peek(ours, SIZE) == b"\\7" * SIZE
     """,
+        devices=2,
     )
 
 

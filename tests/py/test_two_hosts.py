@@ -12,11 +12,14 @@ from pathlib import Path
 
 import apart
 import pytest
-from gpu import COMMON, ORACLE, driver, management, passes
+from gpu import COMMON, ORACLE, REAL, driver, management, passes
 
 __all__ = ["driver", "management"]  # the fixtures `library` and `nvml`
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of the network need root")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of the network need root"),
+    pytest.mark.skipif(REAL, reason="the two hosts are pretended ones, with an emulated NVML"),
+]
 
 # Before the first import of tent: a network with an address that is not loopback, and a machine's own boot id.
 HOSTS = """
