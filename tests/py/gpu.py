@@ -138,3 +138,20 @@ def passes(library: str, program: str, *, devices: int = 1, **settings: str) -> 
     needs(library, program, devices, settings)
     text = textwrap.dedent(COMMON) + textwrap.dedent(program)
     return apart.passes(text, TENT_LIBCUDA=library, **{f"TENT_FAKECUDA_{k}": v for k, v in settings.items()})
+
+
+def keeps(library: str, program: str, *, devices: int = 1, **settings: str) -> None:
+    """Runs a program with rules of the driver in a process of its own, see driver_side.py.
+
+    TENT_DRIVER_REPORT names a file that takes all its lines, also those of rules that are kept.
+    """
+    needs(library, program, devices, settings)
+    here = str(Path(__file__).parent)
+    text = f"import sys; sys.path.insert(0, {here!r})\nfrom driver_side import *\n{textwrap.dedent(program)}\nfinish()\n"
+    settings = {f"TENT_FAKECUDA_{k}": v for k, v in settings.items()}
+    done = apart.run(text, flags=("-X", "faulthandler"), timeout=120, TENT_LIBCUDA=library, **settings)
+    if named := os.environ.get("TENT_DRIVER_REPORT"):
+        with Path(named).open("a") as file:
+            file.write(f"{os.environ.get('PYTEST_CURRENT_TEST')}: {done.returncode}\n{done.stdout}{done.stderr}\n")
+    broken = [line for line in done.stdout.splitlines() if line.startswith("BROKEN: ")]
+    assert done.returncode == 0 and not broken, "\n".join([*broken, done.stderr])
