@@ -18,8 +18,9 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64
 from pathlib import Path
 
-LIMIT = 100  # seconds of a program
+LIMIT = 150  # seconds of a program
 PATIENCE = 20  # seconds for an answer, or for the end of work
+BRIEFLY = 3  # seconds in which a call that waits for nothing has returned
 MOMENT = 0.3  # seconds in which a call that waits for work has surely not returned
 CHUNK = 2 << 20
 PAGE = 4096
@@ -254,7 +255,7 @@ def behind(name: str, expected: str, call: Callable[[], int]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(MOMENT if expected == WAITS else PATIENCE / 4)
+    thread.join(MOMENT if expected == WAITS else BRIEFLY)
     says = WAITS if thread.is_alive() else AT_ONCE
     stop.go()
     thread.join(PATIENCE)

@@ -1,8 +1,8 @@
 """Rules of the CUDA driver that the emulated one keeps: tests/fakes/cuda/doc.go has them with their sources.
 
 With TENT_REAL_GPU=1 the driver of the machine is asked. A rule that it does not keep fails with its answer, and so the
-emulation is mended. TENT_DRIVER_REPORT names a file for all lines, also those of rules that are kept. Rules between
-processes are in test_driver_rules_shared.py.
+emulation is mended. TENT_DRIVER_REPORT names a file for all lines, also those of rules that are kept. Rules of streams
+are in test_driver_rules_work.py, those between processes in test_driver_rules_shared.py.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def test_calls_before_the_start_and_without_a_context(library: str) -> None:
     @rules
     def without_a_context():
         begin()
-        address, host, kept = allocate(), pinned(), buffer()
+        address, host, kept, freed = allocate(), pinned(), buffer(), (allocate(), pinned())
         made, mark = stream(), event()
         none, out, n, size = c_uint64(1), c_uint64(), c_int(), c_size_t()
         rule("cuCtxSetCurrent with NULL", 0, cu("cuCtxSetCurrent", 0))
         rule("cuCtxGetCurrent without one", (0, 0), (cu("cuCtxGetCurrent", byref(none)), none.value))
         handle = ctypes.create_string_buffer(64)
         for name, arguments in {
-            "cuCtxGetDevice": (byref(n),), "cuMemAlloc_v2": (byref(out), SIZE), "cuMemFree_v2": (address,),
-            "cuMemHostAlloc": (byref(out), PAGE, 1), "cuMemFreeHost": (host,), "cuStreamCreate": (byref(out), 1),
+            "cuCtxGetDevice": (byref(n),), "cuMemAlloc_v2": (byref(out), SIZE), "cuMemFree_v2": (freed[0],),
+            "cuMemHostAlloc": (byref(out), PAGE, 1), "cuMemFreeHost": (freed[1],), "cuStreamCreate": (byref(out), 1),
             "cuEventCreate": (byref(out), 2), "cuMemGetInfo_v2": (byref(size), byref(c_size_t())),
             "cuMemGetAddressRange_v2": (byref(out), byref(size), address), "cuIpcGetMemHandle": (handle, address),
             "cuMemHostRegister_v2": (kept[1], PAGE, 1), "cuStreamQuery": (0,), "cuStreamSynchronize": (0,),
@@ -52,7 +52,8 @@ def test_calls_before_the_start_and_without_a_context(library: str) -> None:
         }.items():
             rule(f"{name} without a context", 201, cu(name, *arguments))
         for name, arguments in {"cuEventQuery": (mark,), "cuEventDestroy_v2": (mark,),
-                                "cuStreamGetCtx": (made, byref(out)), "cuMemCreate": (byref(out), CHUNK, properties(), 0),
+                                "cuStreamGetCtx": (made, byref(out)),
+                                "cuMemCreate": (byref(out), CHUNK, properties(), 0),
                                 "cuMemAddressReserve": (byref(out), CHUNK, 0, 0, 0)}.items():
             rule(f"{name} needs no context", 0, cu(name, *arguments))
         rule("attributes of memory need no context", 2, pointer(address, "type")["type"])
@@ -157,8 +158,8 @@ def test_a_forked_process_gets_3_from_everything(library: str) -> None:
             os.write(out, b"%d" % cu(name, *arguments))
             os._exit(0)
         os.close(out)
-        ready = select.select([into], [], [], 5)[0]
-        says = os.read(into, 16).decode() if ready else "nothing in 5 s"
+        ready = select.select([into], [], [], 4)[0]
+        says = os.read(into, 16).decode() if ready else "nothing in 4 s"
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(into)

@@ -57,8 +57,8 @@
 //	a kernel that touches memory that is not the device's, or   CUDA driver API, CUDA_ERROR_ILLEGAL_ADDRESS
 //	  not open to it: 700, which stays
 //
-// Rates are not emulated. tests/py/test_driver_rules.py and test_driver_rules_shared.py ask a driver about each rule
-// that a program can see: this one in every run, and that of a machine with GPUs in make check-gpu.
+// Rates are not emulated. The files test_driver_rules*.py of tests/py ask a driver about each rule that a program can
+// see: this one in every run, and that of a machine with GPUs in make check-gpu.
 //
 // # Over a real driver
 //
