@@ -3,10 +3,10 @@
     checkgpu.py [--rounds 5] [--megabytes 1024] [--pages 10000] [--layers 80] [--layer-pages 1024] [--nixl MODULE]
                 [--no-suite] [--page FILE] [--json FILE]
 
-First the conformance suite and every way of moving memory of a GPU, with a byte oracle. Then rates beside bare calls of
-the driver, round by round in turn, and a KV cache of many layers beside torch and NIXL (gpucache.py). A check that
-fails ends in the page like one that passes, and in the exit code. A row that cannot be measured here is on the page,
-too, with the reason.
+First the conformance suite, the tests of Python over this driver, and every way of moving memory of a GPU, with a byte
+oracle. Then rates beside bare calls of the driver, round by round in turn, and a KV cache of many layers beside torch
+and NIXL (gpucache.py). A check that fails ends in the page like one that passes, and in the exit code. A row that
+cannot be measured here is on the page, too, with the reason.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import build_gotent
 import gpucache
+import gputests
 import interpreters
 from cudadriver import BAND, Driver, DriverError, Memory
 from gpuends import ALONE, LIMIT
@@ -333,7 +334,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=80, help="tensors of the KV cache")
     parser.add_argument("--layer-pages", type=int, default=1024, help="pages of each, halved until they fit the GPU")
     parser.add_argument("--nixl", default="", metavar="MODULE", help="one with NIXL's calls, for its wheel's")
-    parser.add_argument("--no-suite", dest="suite", action="store_false", help="leave the conformance suite out")
+    parser.add_argument("--no-suite", dest="suite", action="store_false", help="leave both suites of tests out")
     parser.add_argument("--page", type=Path, help="file for the page of results")
     parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
     args = parser.parse_args()
@@ -348,6 +349,7 @@ def main() -> int:
     page = Page()
     if args.suite:
         page.check("conformance", suite)
+        page.check("the tests of Python over this machine's driver", gputests.run)
     page.check("memory of the host and of a GPU", lambda: with_host(ALONE))
     page.check("the same, pinned", lambda: with_host(PINNED))
     page.check("inside one GPU", lambda: in_process(0, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,12 @@ from gpuends import EndError
 from table import Entry, Table
 
 import tent
+
+
+class Counted(str):
+    """Words of a check that has passed, for its verdict."""
+
+    __slots__ = ()
 
 
 @dataclass
@@ -24,12 +31,16 @@ class Page:
     failed: bool = False
 
     def check(self, name: str, run: Callable[[], str | None]) -> None:
-        """Runs a check; text that it returns is the reason why it cannot be made here."""
+        """Runs a check; text that it returns is the reason why it cannot be made here, but for Counted."""
         began = time.monotonic()
         try:
             absent = run()
-            verdict = f"not here: {absent}" if absent else f"passed in {time.monotonic() - began:.2f} s"
-        except (AssertionError, DriverError, EndError, OSError, tent.TentError) as error:
+            verdict = f"passed in {time.monotonic() - began:.2f} s"
+            if isinstance(absent, Counted):
+                verdict += f": {absent}"
+            elif absent:
+                verdict = f"not here: {absent}"
+        except (AssertionError, DriverError, EndError, OSError, subprocess.TimeoutExpired, tent.TentError) as error:
             verdict, self.failed = f"FAILED: {error}", True
         print(f"{name}: {verdict}", flush=True)
         self.checks.append((name, verdict))

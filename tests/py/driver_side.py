@@ -18,7 +18,7 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64
 from pathlib import Path
 
-LIMIT = 150  # seconds of a program
+LIMIT = 100  # seconds of a program
 PATIENCE = 20  # seconds for an answer, or for the end of work
 BRIEFLY = 3  # seconds in which a call that waits for nothing has returned
 MOMENT = 0.3  # seconds in which a call that waits for work has surely not returned

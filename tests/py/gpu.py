@@ -150,7 +150,7 @@ def keeps(library: str, program: str, *, devices: int = 1, **settings: str) -> N
     head = f"import sys; sys.path.insert(0, {here!r})\nfrom driver_side import *\n"
     text = head + textwrap.dedent(program) + "\nfinish()\n"
     settings = {f"TENT_FAKECUDA_{k}": v for k, v in settings.items()}
-    done = apart.run(text, flags=("-X", "faulthandler"), timeout=170, TENT_LIBCUDA=library, **settings)
+    done = apart.run(text, flags=("-X", "faulthandler"), timeout=115, TENT_LIBCUDA=library, **settings)
     if named := os.environ.get("TENT_DRIVER_REPORT"):
         with Path(named).open("a") as file:
             file.write(f"{os.environ.get('PYTEST_CURRENT_TEST')}: {done.returncode}\n{done.stdout}{done.stderr}\n")

@@ -26,6 +26,7 @@ sys.path[:0] = [str(BENCH), str(BENCH.parents[1] / "tools")]
 import checkgpu  # noqa: E402
 import gpucache  # noqa: E402
 import gpulayers  # noqa: E402
+import gputests  # noqa: E402
 from gpupage import Page  # noqa: E402
 
 
@@ -105,6 +106,25 @@ def test_a_row_beside_a_library_that_is_not_here_says_so(
     assert name == f"{CACHE}, to another process by nvlink, beside NIXL" and reason == why
     (row,) = page.rows
     assert (row.ours, row.theirs, row.ratio) == (250_000, None, None)
+
+
+def test_the_counts_of_tests_are_in_the_verdict(library: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those that pass, those that fail with their names, and a reason where there are none."""
+    file = tmp_path / "test_some.py"
+    file.write_text("import pytest\ndef test_one(): pass\n@pytest.mark.skip\ndef test_two(): pass\n")
+    monkeypatch.setattr(gputests, "TESTS", tmp_path / "tests/py")
+    monkeypatch.setattr(gputests, "FILES", (file,))
+    page = Page()
+    monkeypatch.delenv("TENT_LIBCUDA", raising=False)
+    page.check("tests", gputests.run)
+    file.write_text("def test_one(): pass\ndef test_bad(): assert 0\n")
+    page.check("bad tests", gputests.run)
+    monkeypatch.setenv("TENT_LIBCUDA", library)
+    page.check("no tests", gputests.run)
+    verdicts = [verdict for _, verdict in page.checks]
+    assert verdicts[0].startswith("passed in ") and verdicts[0].endswith(" s: 1 passed, 1 skipped"), verdicts
+    assert verdicts[1] == "FAILED: 1 failed, 1 passed: test_some.py::test_bad" and page.failed, verdicts
+    assert verdicts[2] == f"not here: TENT_LIBCUDA names another driver, {library}"
 
 
 def test_a_contestant_with_one_wrong_layer_is_named() -> None:
