@@ -129,7 +129,7 @@ func longest(local *region, from *imported) transport.Match {
 	case local.ordinal < 0 || from.ordinal < 0:
 		return transport.Match{SliceMax: slicePinned, SliceLow: sliceThrough}
 	}
-	return transport.Match{SliceLow: sliceMaxLow}
+	return transport.Match{SliceLow: sliceLow}
 }
 
 // prepare lists the copies of a slice; one of its ends is a device's at least.

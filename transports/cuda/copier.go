@@ -15,17 +15,19 @@ import (
 
 // Bounds.
 const (
-	slicesMax  = 1024    // accepted and not completed, over all links
-	regionsMax = 1 << 16 // a page of a peer has a word for each; words that are not used cost nothing
+	slicesMax   = 1024      // accepted and not completed, over all links
+	windowBytes = 128 << 20 // in flight on a rail: two slices of the longest, and the next ones
+	regionsMax  = 1 << 16   // a page of a peer has a word for each; words that are not used cost nothing
 )
 
-// Bytes of the longest slices. On an H200 each took 3 to 8 µs more than its bytes, which go at 2 TB/s inside the device
-// and at 55 GB/s between it and the host. A slice that was begun cannot be taken back, so those of LOW stay short.
+// Bytes of the longest slices, below the setting slice_bytes. On an H200 each took 3 to 8 µs more than its bytes, which
+// go at 2 TB/s inside the device and at 55 GB/s between it and the host. A slice that was begun cannot be taken back,
+// so those of LOW stay short.
 const (
-	sliceMax     = 64 << 20 // between devices
-	sliceMaxLow  = 16 << 20
-	slicePinned  = 8 << 20 // between a device and pinned memory of the host
-	sliceThrough = 1 << 20 // through pinned memory of ours; of LOW to pinned memory, too
+	sliceMax     = 64 << 20 // between devices: the default of the setting
+	sliceLow     = 16 << 20 // of LOW there
+	slicePinned  = 8 << 20  // between a device and pinned memory of the host
+	sliceThrough = 1 << 20  // through pinned memory of ours; of LOW to pinned memory, too
 )
 
 // copier carries slices out by the copy engines of this process, into regions that its links have mapped. Both
@@ -33,11 +35,10 @@ const (
 type copier struct {
 	kit.Executor[link] // brings Poll and Arm
 
-	name    string // of the transport
-	host    transport.Host
-	self    transport.Peer
-	pins    bool // the setting host_register
-	kernels bool // the setting copy_kernel
+	name string // of the transport
+	host transport.Host
+	self transport.Peer
+	choices
 	life    kit.Lifecycle
 	still   chan struct{} // closed when links and copies have ended
 	links   kit.Links[link]
@@ -49,17 +50,23 @@ type copier struct {
 	unready atomic.Pointer[error] // why a device has no kernel, the latest
 }
 
+// choices are settings that both transports have.
+type choices struct {
+	pins    bool   // host_register
+	kernels bool   // copy_kernel
+	slice   uint64 // slice_bytes
+}
+
 // begun makes the copier ready; end ends it.
-func (t *copier) begun(name string, host transport.Host, sink transport.Sink, pins, kernels bool) error {
-	t.name, t.host, t.self, t.still = name, host, host.Self(), make(chan struct{})
-	t.pins, t.kernels = pins, kernels
+func (t *copier) begun(name string, host transport.Host, sink transport.Sink, c choices) error {
+	t.name, t.host, t.self, t.choices, t.still = name, host, host.Self(), c, make(chan struct{})
 	return t.StartPosting(slicesMax, sink, (*link).up, t.begin, t.ask)
 }
 
-// infoOf has the facts that hold for both transports.
-func infoOf(name string) transport.Info {
-	info := transport.Info{Name: name, Versions: transport.Versions{First: version, Last: version}, Vectors: true,
-		Copies: true, Replaces: true, Alignment: 1, SliceMax: sliceMax, SliceBest: sliceMax, SlicesMax: slicesMax}
+// info has the facts that hold for both transports.
+func (t *copier) info() transport.Info {
+	info := transport.Info{Name: t.name, Versions: transport.Versions{First: version, Last: version}, Vectors: true,
+		Copies: true, Replaces: true, Alignment: 1, SliceMax: t.slice, SliceBest: t.slice, SlicesMax: slicesMax}
 	info.Pairs[mem.Cuda][mem.Cuda] = true
 	info.Pairs[mem.Host][mem.Cuda] = true
 	return info

@@ -54,7 +54,7 @@ func (l *link) End() {
 
 // Rail implements kit.Traffic.
 func (l *link) Rail() transport.RailInfo {
-	return transport.RailInfo{Node: -1, Bandwidth: 50e9, Varied: true, BytesMax: 2 * sliceMax, SlicesMax: slicesMax}
+	return transport.RailInfo{Node: -1, Bandwidth: 50e9, Varied: true, BytesMax: windowBytes, SlicesMax: slicesMax}
 }
 
 // Explain returns how the peer's memory is reached, or why not.

@@ -97,7 +97,7 @@ func (FabricFactory) Open(_ context.Context, given any, host transport.Host, sin
 	if t.domains, err = domains(); err != nil {
 		return nil, err
 	}
-	if err := t.begun(FabricName, host, sink, s.HostRegister, s.CopyKernel); err != nil {
+	if err := t.begun(FabricName, host, sink, choices{s.HostRegister, s.CopyKernel, s.SliceBytes}); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -120,7 +120,7 @@ type mnnvl struct {
 
 // Info implements transport.Transport.
 func (t *mnnvl) Info() transport.Info {
-	info := infoOf(FabricName)
+	info := t.info()
 	info.OtherHost = true
 	return info
 }

@@ -7,6 +7,8 @@ type Settings struct {
 
 	HostRegister bool `key:"host_register" default:"false" help:"Pin regions of the host while they are registered, so that GPUs copy there directly; registering such a region takes longer."`
 
+	SliceBytes uint64 `key:"slice_bytes" takes:"4KiB..64MiB" unit:"B" default:"64MiB" help:"Most bytes of a slice between GPUs; one to or from pinned memory of the host has 8 MiB at most, and one of other memory 1 MiB."`
+
 	CopyKernel bool `key:"copy_kernel" default:"false" help:"Pages of GPUs are copied by a kernel, many at a time, instead of one by one by the copy engines. It takes processors of the GPU, and a page that is freed meanwhile ends the GPU for the process."`
 
 	apart bool // for tests: engines of one process count as those of two
@@ -20,6 +22,8 @@ type FabricSettings struct {
 	HandleType string `key:"handle_type" takes:"fabric|posix_fd" default:"fabric" help:"How memory of allocate() can be shared: between hosts too, or within this one alone."`
 
 	HostRegister bool `key:"host_register" default:"false" help:"Pin regions of the host while they are registered, so that GPUs copy there directly; registering such a region takes longer."`
+
+	SliceBytes uint64 `key:"slice_bytes" takes:"4KiB..64MiB" unit:"B" default:"64MiB" help:"Most bytes of a slice between GPUs; one to or from pinned memory of the host has 8 MiB at most, and one of other memory 1 MiB."`
 
 	CopyKernel bool `key:"copy_kernel" default:"false" help:"Pages of GPUs are copied by a kernel, many at a time, instead of one by one by the copy engines. It takes processors of the GPU, and a page that is freed meanwhile ends the GPU for the process."`
 }

@@ -61,7 +61,7 @@ func (Factory) Open(_ context.Context, given any, host transport.Host, sink tran
 	if t.Point, err = access.Open(c); err != nil {
 		return nil, err
 	}
-	if err := t.begun(Name, host, sink, s.HostRegister, s.CopyKernel); err != nil {
+	if err := t.begun(Name, host, sink, choices{s.HostRegister, s.CopyKernel, s.SliceBytes}); err != nil {
 		return nil, errors.Join(err, t.Point.Close(context.Background()))
 	}
 	return t, nil
@@ -80,7 +80,7 @@ type nvlink struct {
 func (t *nvlink) own(peer transport.Peer) bool { return peer.Self && !t.settings.apart }
 
 func (t *nvlink) Info() transport.Info {
-	info := infoOf(Name)
+	info := t.info()
 	info.SameHost = true
 	info.Pairs[mem.Cuda][mem.Host] = true
 	return info

@@ -19,10 +19,10 @@ import (
 
 func TestMain(m *testing.M) { bed.Main(m) }
 
-// alone are settings with no other transport.
+// alone are settings with no other transport. A transfer has several slices, so that something can happen between them.
 func alone() map[string]any {
-	return map[string]any{"transports/nvlink/enable": true, "transports/tcp/enable": false,
-		"transports/shm/enable": false, "staging/enable": false}
+	return map[string]any{"transports/nvlink/enable": true, "transports/nvlink/slice_bytes": 1 << 20,
+		"transports/tcp/enable": false, "transports/shm/enable": false, "staging/enable": false}
 }
 
 func start(t *testing.T) *bed.Peer {

@@ -50,7 +50,8 @@ func TestMain(m *testing.M) {
 // settings are those of every engine here: pieces are small and slots few, so that transfers wait for slots. Rails are
 // suspected late: tests look at routes and failovers, and a busy machine must not change them.
 var settings = map[string]any{"transports/nvlink/enable": true, "transports/shm/enable": false,
-	"transports/nvlink/trust": "none", "staging/slots": 3, "staging/slot_bytes": 64 << 10, "rail_suspect_ms": 900}
+	"transports/nvlink/trust": "none", "transports/nvlink/slice_bytes": 1 << 20, "staging/slots": 3,
+	"staging/slot_bytes": 64 << 10, "rail_suspect_ms": 900}
 
 func openEngine(more map[string]any) (*engine.Engine, error) {
 	return openOver(all.Factories(), more)

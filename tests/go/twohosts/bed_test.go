@@ -27,10 +27,11 @@ const address = "10.99.0.1"
 // keyFile is the variable of the environment with the path of the cluster's key.
 const keyFile = "TENT_TEST_KEY"
 
-// settings are those of an engine that reaches GPUs of other hosts by mnnvl alone.
+// settings are those of an engine that reaches GPUs of other hosts by mnnvl alone. A transfer has several slices, so
+// that something can happen between them.
 func settings() map[string]any {
 	return map[string]any{"staging/enable": false, "rpc_server_hostname": address,
-		"security/cluster_key": os.Getenv(keyFile)}
+		"security/cluster_key": os.Getenv(keyFile), "transports/mnnvl/slice_bytes": 1 << 20}
 }
 
 // alone are settings with no other transport.

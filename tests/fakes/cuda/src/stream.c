@@ -296,7 +296,7 @@ API int cuStreamIsCapturing(void *handle, int *status) {
 API int cuStreamBeginCapture_v2(void *handle, int mode) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream("cuStreamBeginCapture_v2", handle, &current, &s);
+	int result = fake_enter_stream("cuStreamBeginCapture_v2", handle, &current, &s);
 	if (result)
 		return result;
 	if ((uintptr_t)handle <= 2 || s->capturing || mode)
@@ -309,7 +309,7 @@ API int cuStreamBeginCapture_v2(void *handle, int mode) {
 API int cuStreamEndCapture(void *handle, void **graph) {
 	struct context *current;
 	struct stream *s;
-	int result = enter_stream("cuStreamEndCapture", handle, &current, &s);
+	int result = fake_enter_stream("cuStreamEndCapture", handle, &current, &s);
 	if (result)
 		return result;
 	if (!s->capturing)

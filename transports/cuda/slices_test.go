@@ -1,0 +1,62 @@
+//go:build cgo
+
+package cuda
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// Slices are long where no byte crosses our pinned memory, and those of LOW short where HIGH would wait for them.
+func TestTheLongestSliceIsThatOfThePair(t *testing.T) {
+	const kib, mib = 1 << 10, 1 << 20
+	for name, c := range map[string]struct {
+		there    *transporttest.Device
+		settings Settings
+		info     uint64
+		match    transport.Match
+	}{
+		"two devices": {onDevice(1), Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceLow: 16 * mib}},
+		"shorter":     {onDevice(1), Settings{SliceBytes: 64 * kib}, 64 * kib, transport.Match{SliceLow: 16 * mib}},
+		"pinned": {onHost(), Settings{SliceBytes: 64 * mib, HostRegister: true}, 64 * mib,
+			transport.Match{SliceMax: 8 * mib, SliceLow: mib}},
+		"the host": {onHost(), Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceMax: mib}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake.Run(t, fake.Driver{}, nil, func(t *testing.T, _ *fake.Loaded) {
+				w := transporttest.NewWorld(t, suiteOf(onDevice(0), c.there, c.settings))
+				near, far := w.Open("near"), w.Open("far")
+				conn := near.Connect(t, far)
+				local, remote := near.Register(t, 4096, mem.LocalReadWrite), far.Register(t, 4096, mem.GlobalReadWrite)
+				match, err := near.Transport.(*nvlink).Match(conn.Link, local.Key, conn.Import(t, remote).Key)
+				require.NoError(t, err)
+				require.Equal(t, c.match, match)
+				require.Equal(t, [2]uint64{c.info, c.info}, [2]uint64{near.Info.SliceMax, near.Info.SliceBest})
+			})
+		})
+	}
+}
+
+// A region may be pinned when a plan is made, and not any more when its slices come. These cross pinned memory of ours,
+// which grows.
+func TestALongSliceCrossesPinnedMemoryAllTheSame(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		w := transporttest.NewWorld(t, suiteOf(onDevice(0), onHost(), Settings{SliceBytes: 8 << 20}))
+		near, far := w.Open("near"), w.Open("far")
+		c := near.Connect(t, far)
+		local, remote := near.Register(t, 5<<20, mem.LocalReadWrite), far.Register(t, 5<<20, mem.GlobalReadWrite)
+		to := c.Import(t, remote)
+		for i, bytes := range []uint64{1 << 20, 5 << 20, 3 << 20, 5 << 20, 100} {
+			local.Fill(uint64(i+1), 0, bytes)
+			c.Must(t, c.Slice(transport.Write, c.Rail(t), local, 0, to, 0, bytes))
+			require.NoError(t, remote.Check(uint64(i+1), 0, 0, bytes))
+		}
+		require.LessOrEqual(t, gpu.Stats().Pinned, int64(4), "one for each room, and the page of words")
+	})
+}
