@@ -30,7 +30,7 @@ import gpucache
 import gputests
 import interpreters
 from cudadriver import BAND, Driver, DriverError, Memory
-from gpuends import ALONE, LIMIT
+from gpuends import ALONE, KERNEL, LIMIT
 from gpulayers import PAGE, Shape
 from gpupage import Page
 from table import today
@@ -141,6 +141,32 @@ def in_process(first: int, second: int) -> None:
     there.check()
     here.free()
     there.free()
+
+
+def by_kernel() -> str | None:
+    """Pages of three sizes, two of which the kernel takes, from a GPU to the last one."""
+    first = Driver(0)
+    here, there = Memory(first, SIZE, 13), Memory(Driver(first.count() - 1), SIZE, 14)
+    with tent.Engine(KERNEL) as engine:
+        with engine.register((here.address, SIZE)) as ours, engine.register((there.address, SIZE)) as theirs:
+            said = str(engine.explain(ours, theirs[0:SIZE]))
+            if "copied one by one" in said:
+                return said
+            for size in (4096, 65552, 1000):
+                n = SIZE // size
+                with engine.pages(ours, size) as near, engine.pages(theirs, size) as far:
+                    engine.write_pages(near, range(n), far.as_remote(), range(n - 1, -1, -1)).result(LIMIT)
+                content = here.content()
+                for i in range(n):
+                    at = BAND + i * size
+                    there.expect(content[at : at + size], (n - 1 - i) * size)
+                here.check()
+                there.check()
+    here.check()  # nothing lands later
+    there.check()
+    here.free()
+    there.free()
+    return None
 
 
 def with_host(settings: Mapping[str, object]) -> None:
@@ -256,12 +282,12 @@ def with_torch() -> str | None:
 
 
 def suite() -> str | None:
-    """The conformance suite of the transports, over the GPUs; that of mnnvl where a GPU gives fabric handles."""
+    """The conformance suite over the GPUs, with mnnvl where one gives fabric handles, and gds where cuFile takes files."""
     try:
         go = interpreters.go_command()
     except SystemExit as error:
         return str(error)
-    command = [go, "test", "-count=1", "-run=OnDevices", "./transports/cuda"]
+    command = [go, "test", "-count=1", "-run=OnDevices", "./transports/cuda", "./transports/cuda/gds"]
     env = build_gotent.go_env(go)
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -285,6 +311,36 @@ def rates(page: Page, o: Options, name: str, size: int, ours: Callable[[], objec
     page.rates(name, [a for a, _ in pairs], [b for _, b in pairs], least)
 
 
+def measure_pages(page: Page, o: Options, driver: Driver, here: int, there: int) -> None:
+    """Pages between two memories, each to another place, by the copy engines and by the kernel."""
+    n = min(o.pages, o.size // PAGE)
+    size = n * PAGE
+    src, dst = list(range(0, n, 2)) + list(range(1, n, 2)), list(range(n - 1, -1, -1))
+    places = [(there + d * PAGE, here + s * PAGE) for s, d in zip(src, dst, strict=True)]
+    for way, settings in (("", ALONE), (" by a kernel", KERNEL)):
+        with tent.Engine(settings) as engine:
+            a, b = engine.register((here, size)), engine.register((there, size))
+            with engine.pages(a, PAGE) as ours, engine.pages(b, PAGE) as theirs:
+                remote = theirs.as_remote()
+
+                def move() -> None:
+                    engine.write_pages(ours, src, remote, dst).result(LIMIT)
+
+                def whole() -> None:
+                    engine.write(a, b).result(LIMIT)
+
+                name = f"{n} pages of 64 KiB{way}, beside "
+                rates(page, o, name + "one range", size, move, whole, 0.8)
+                try:
+                    driver.batches(places, PAGE)
+                except DriverError as error:
+                    page.absent(name + "the driver's batches", str(error))
+                else:
+                    rates(
+                        page, o, name + "the driver's batches", size, move, lambda: driver.batches(places, PAGE), 0.95
+                    )
+
+
 def measure(page: Page, o: Options) -> None:
     driver = Driver(0)
     last = Driver(driver.count() - 1)
@@ -297,15 +353,7 @@ def measure(page: Page, o: Options) -> None:
         rates(page, o, "device to host", n, lambda: engine.read(h, a).result(LIMIT), lambda: bare(host, here, n), 0.98)
         what = "between devices" if last.ordinal else "inside one device"
         rates(page, o, what, n, lambda: engine.write(a, b).result(LIMIT), lambda: bare(there, here, n), 0.95)
-        n_pages = min(o.pages, n // PAGE)
-        with engine.pages(a, PAGE) as ours, engine.pages(b, PAGE) as theirs:
-            src = list(range(0, n_pages, 2)) + list(range(1, n_pages, 2))
-            dst = list(range(n_pages - 1, -1, -1))
-            remote = theirs.as_remote()
-            size = n_pages * PAGE
-            rates(page, o, f"{n_pages} pages of 64 KiB, beside one range", size,
-                  lambda: engine.write_pages(ours, src, remote, dst).result(LIMIT),
-                  lambda: engine.write(a[0:size], b[0:size]).result(LIMIT), 0.8)  # fmt: skip
+    measure_pages(page, o, driver, here, there)
     with other_process("direct", n) as process, tent.Engine(PINNED) as engine:
         with engine.register((here, n)) as region, engine.open(process.address) as peer:
             rates(page, o, "to another process, beside a copy in this one", n,
@@ -353,6 +401,7 @@ def main() -> int:
     page.check("memory of the host and of a GPU", lambda: with_host(ALONE))
     page.check("the same, pinned", lambda: with_host(PINNED))
     page.check("inside one GPU", lambda: in_process(0, 0))
+    page.check("pages of one GPU by a kernel", by_kernel)
     two = "" if count > 1 else "one GPU"
     page.check("between two GPUs", (lambda: two) if two else (lambda: in_process(0, count - 1)))
     page.check("a GPU of another process", lambda: between_processes("direct", "nvlink"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 BAND = 4096  # around a region: it stays as it was
@@ -31,7 +31,9 @@ class Driver:
         self.call("cuStreamCreate", byref(self.stream), c_uint(1))  # not synchronised with the default stream
 
     def call(self, name: str, *arguments: object) -> None:
-        """Calls a function of the driver; DriverError if it fails."""
+        """Calls a function of the driver; DriverError if it fails, or is not there."""
+        if not hasattr(self._library, name):
+            raise DriverError(f"the driver has no {name}")
         if code := getattr(self._library, name)(*arguments):
             text = c_char_p()
             self._library.cuGetErrorName(c_int(code), byref(text))
@@ -82,6 +84,20 @@ class Driver:
         self.enter()
         for to, source in pairs:
             self.call("cuMemcpyAsync", c_uint64(to), c_uint64(source), c_size_t(size), self.stream)
+        self.call("cuStreamSynchronize", self.stream)
+
+    def batches(self, pairs: Sequence[tuple[int, int]], size: int, each: int = 1024) -> None:
+        """The same by the driver's batch call, so many at a time; DriverError where it has none."""
+        self.enter()
+        order, first, failed = (c_uint * 6)(1), c_size_t(0), c_size_t(0)  # CUmemcpyAttributes: in the stream's order
+        v2 = hasattr(self._library, "cuMemcpyBatchAsync_v2")
+        for at in range(0, len(pairs), each):
+            part = pairs[at : at + each]
+            to, source = ((c_uint64 * len(part))(*ends) for ends in zip(*part))
+            sizes = (c_size_t * len(part))(*[size] * len(part))
+            about = [to, source, sizes, c_size_t(len(part)), order, byref(first), c_size_t(1)]
+            about += [self.stream] if v2 else [byref(failed), self.stream]
+            self.call("cuMemcpyBatchAsync_v2" if v2 else "cuMemcpyBatchAsync", *about)
         self.call("cuStreamSynchronize", self.stream)
 
 

@@ -6,16 +6,17 @@ All pages move to other places. Each contestant moves them once before it is tim
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from cudadriver import Driver
-from gpuends import ALONE, LIMIT, End, EndError
+from gpuends import ALONE, KERNEL, LIMIT, End, EndError
 from gpulayers import PAGE, Layers, Shape, moved
 from gpupage import Page
 
@@ -24,6 +25,8 @@ import tent
 NIXL = ("nixl_cu13._api", "nixl_cu12._api", "nixl._api")  # by the CUDA of their wheels
 CACHES = 4.5  # that one GPU has at most: two of tent's processes and two of NIXL's; and room for others
 SEED, OTHER = 41, 42
+# The ways of tent by their part of a row's name: the library of gpuends.py, and its settings.
+WAYS = {"": ("tent", ALONE), " by a kernel": ("tent by a kernel", KERNEL)}
 TORCH = ("copy_ of whole layers", "copy_ of each page", "index_select and index_copy_")
 
 
@@ -48,9 +51,11 @@ class Work:
         src, dst = (order.sample(range(shape.pages), shape.pages) for _ in range(2))
         return cls(shape, src, dst)
 
+    @functools.cached_property
     def arrived(self) -> list[str]:
         return moved(self.shape, SEED, self.src, self.dst)
 
+    @functools.cached_property
     def copied(self) -> list[str]:
         """As `arrived`, for copies of whole layers."""
         return moved(self.shape, SEED, range(self.shape.pages), range(self.shape.pages))
@@ -118,8 +123,8 @@ class TorchCopies:
 
     def ways(self) -> dict[str, tuple[Callable[[], None], list[str]]]:
         """By name: the copy, and the digests behind it."""
-        arrived = self.work.arrived()
-        moves = ((self.whole, self.work.copied()), (self.each, arrived), (self.indexed, arrived))
+        arrived = self.work.arrived
+        moves = ((self.whole, self.work.copied), (self.each, arrived), (self.indexed, arrived))
         return dict(zip(TORCH, moves, strict=True))
 
 
@@ -158,11 +163,11 @@ class Caches:
         self.far.free()
 
     @contextmanager
-    def grids(self) -> Iterator[tuple[tent.Engine, tent.Grid, tent.Grid]]:
+    def grids(self, settings: Mapping[str, object]) -> Iterator[tuple[tent.Engine, tent.Grid, tent.Grid]]:
         """An engine with the pages of both."""
         size = self.near.shape.layer_bytes
         with contextlib.ExitStack() as stack:
-            engine = stack.enter_context(tent.Engine(ALONE))
+            engine = stack.enter_context(tent.Engine(settings))
             ours, theirs = (
                 stack.enter_context(engine.pages([engine.register((a, size)) for a in layers.addresses], PAGE))
                 for layers in (self.near, self.far)
@@ -172,28 +177,32 @@ class Caches:
 
 def in_one_process(page: Page, o: Options, work: Work, first: Driver, last: Driver) -> None:
     torch, why = torch_here()
-    name = f"{o.shape}, in one process, beside "
     with contextlib.closing(Caches.made(torch, o.shape, first, last)) as caches:
         near, far = caches.near, caches.far
+
+        def layers() -> None:
+            first.copy_all(list(zip(far.addresses, near.addresses, strict=True)), o.shape.layer_bytes)
+
         near.fill(SEED)
-        with caches.grids() as (engine, ours, theirs):
+        rivals = {"the driver's copies of whole layers": (layers, work.copied)}
+        if torch is not None:
+            copies = TorchCopies(torch, *caches.tensors, work).ways()
+            rivals |= {f"torch's {way}": rival for way, rival in copies.items()}
+        for rival, (copy, expected) in rivals.items():
+            checked(rival, far, copy, expected)
+        for way, (_, settings) in WAYS.items():
+            with caches.grids(settings) as (engine, ours, theirs):
 
-            def move() -> None:
-                engine.write_pages(ours, work.src, theirs, work.dst).result(LIMIT)
+                def move() -> None:
+                    engine.write_pages(ours, work.src, theirs, work.dst).result(LIMIT)
 
-            def layers() -> None:
-                first.copy_all(list(zip(far.addresses, near.addresses, strict=True)), o.shape.layer_bytes)
-
-            checked("tent", far, move, work.arrived())
-            checked("the driver", far, layers, work.copied())
-            compare(page, o.rounds, name + "the driver's copies of whole layers", timed(move), timed(layers))
-            if torch is None:
-                for way in TORCH:
-                    page.absent(f"{name}torch's {way}", why)
-                return
-            for way, (copy, expected) in TorchCopies(torch, *caches.tensors, work).ways().items():
-                checked(f"torch's {way}", far, copy, expected)
-                compare(page, o.rounds, f"{name}torch's {way}", timed(move), timed(copy))
+                name = f"{o.shape}, in one process{way}, beside "
+                checked(f"tent{way}", far, move, work.arrived)
+                for rival, (copy, _) in rivals.items():
+                    compare(page, o.rounds, name + rival, timed(move), timed(copy))
+                if torch is None:
+                    for rival in TORCH:
+                        page.absent(f"{name}torch's {rival}", why)
 
 
 # Between two processes, beside NIXL
@@ -217,7 +226,7 @@ class Pair:
             near.ask("fill", SEED)
             far.ask("fill", OTHER)
             near.ask("move")
-            whole(library, far.ask("digests"), work.arrived())
+            whole(library, far.ask("digests"), work.arrived)
         except BaseException:
             self.close()
             raise
@@ -231,19 +240,22 @@ class Pair:
 
 
 def between_processes(page: Page, o: Options, work: Work, ordinals: tuple[int, int]) -> None:
+    module = o.nixl or nixl_here()
     with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(contextlib.closing(Pair("tent", work, ordinals)))
-        name = f"{o.shape}, to another process by {ours.way}"
-        module = o.nixl or nixl_here()
-        try:
-            if not module:
-                raise EndError("no NIXL in this environment")
-            theirs = stack.enter_context(contextlib.closing(Pair(module, work, ordinals)))
-        except EndError as error:
-            page.absent(f"{name}, beside NIXL", str(error))
-            page.times(name, [ours.move() for _ in range(o.rounds)], None)
-            return
-        compare(page, o.rounds, f"{name}, beside NIXL by {theirs.way}", ours.move, theirs.move)
+        theirs, why = None, "no NIXL in this environment"
+        if module:
+            try:
+                theirs = stack.enter_context(contextlib.closing(Pair(module, work, ordinals)))
+            except EndError as error:
+                why = str(error)
+        for way, (library, _) in WAYS.items():
+            with contextlib.closing(Pair(library, work, ordinals)) as ours:
+                name = f"{o.shape}, to another process by {ours.way}{way}"
+                if theirs is not None:
+                    compare(page, o.rounds, f"{name}, beside NIXL by {theirs.way}", ours.move, theirs.move)
+                    continue
+                page.absent(f"{name}, beside NIXL", why)
+                page.times(name, [ours.move() for _ in range(o.rounds)], None)
 
 
 def measure(page: Page, o: Options) -> None:

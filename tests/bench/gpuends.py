@@ -2,9 +2,9 @@
 
     gpuends.py LIBRARY LAYERS PAGES ORDINAL
 
-LIBRARY is "tent", or a module with NIXL's calls. A process says its card, and then carries out lines of JSON. Both ends
-prepare all that can be prepared: regions, descriptor lists, handles. The time is that of one call, and of the wait for
-its end.
+LIBRARY is "tent", "tent by a kernel", or a module with NIXL's calls. A process says its card, and then carries out
+lines of JSON. Both ends prepare all that can be prepared: regions, descriptor lists, handles. The time is that of one
+call, and of the wait for its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any, Protocol
 from cudadriver import Driver
 from gpulayers import PAGE, Layers, Shape
 
-ALONE = {"transports/nvlink/enable": True, "transports/shm/enable": False}
+ALONE: dict[str, object] = {"transports/nvlink/enable": True, "transports/shm/enable": False}
+KERNEL = ALONE | {"transports/nvlink/copy_kernel": True}
 LIMIT = 60  # seconds for one transfer
 PATIENCE = 300  # seconds for one answer
 ANSWER = "answer "  # begins a line of ours: libraries print lines of their own
@@ -42,11 +43,11 @@ class Library(Protocol):
 
 
 class Tent:
-    def __init__(self, layers: Layers) -> None:
+    def __init__(self, layers: Layers, settings: dict[str, object]) -> None:
         import tent
 
         size = layers.shape.layer_bytes
-        self.engine = tent.Engine(ALONE)
+        self.engine = tent.Engine(settings)
         self.regions = [self.engine.register((a, size), name=f"layer{i}") for i, a in enumerate(layers.addresses)]
         self.grid = self.engine.pages(self.regions, PAGE)
 
@@ -148,7 +149,8 @@ def answer(value: object) -> None:
 def main() -> None:
     name, layers_n, pages, ordinal = sys.argv[1:]
     layers = Layers(Driver(int(ordinal)), Shape(int(layers_n), int(pages)))
-    library: Library = Tent(layers) if name == "tent" else Nixl(name, layers)
+    ours = {"tent": ALONE, "tent by a kernel": KERNEL}
+    library: Library = Tent(layers, ours[name]) if name in ours else Nixl(name, layers)
     answer(library.card())
     for line in sys.stdin:
         verb, *arguments = json.loads(line)

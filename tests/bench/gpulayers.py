@@ -7,6 +7,7 @@ import functools
 import hashlib
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from cudadriver import Driver
@@ -49,14 +50,16 @@ def content(shape: Shape, seed: int) -> bytearray:
 
 def moved(shape: Shape, seed: int, src: Sequence[int], dst: Sequence[int]) -> list[str]:
     """The digests of the layers of another cache when all pages of one with a seed have arrived."""
-    digests = []
-    for layer in range(shape.layers):
-        ours = memoryview(content(shape, seed))[layer * STEP :]
-        there = bytearray(shape.layer_bytes)
+    whole = memoryview(content(shape, seed))
+
+    def digest(layer: int) -> str:
+        ours, there = whole[layer * STEP :], bytearray(shape.layer_bytes)
         for s, d in zip(src, dst, strict=True):
             there[d * PAGE : (d + 1) * PAGE] = ours[s * PAGE : (s + 1) * PAGE]
-        digests.append(hashlib.sha256(there).hexdigest())
-    return digests
+        return hashlib.sha256(there).hexdigest()
+
+    with ThreadPoolExecutor() as threads:  # a hash of long data is made without the interpreter's lock
+        return list(threads.map(digest, range(shape.layers)))
 
 
 class Layers:
@@ -76,13 +79,14 @@ class Layers:
 
     def digests(self) -> list[str]:
         """The SHA-256 of each layer, read by the driver alone."""
-        whole = bytearray(self.shape.layer_bytes)
-        into = ctypes.addressof((ctypes.c_char * len(whole)).from_buffer(whole))
-        found = []
-        for address in self.addresses:
-            self.driver.copy(into, address, len(whole))
-            found.append(hashlib.sha256(whole).hexdigest())
-        return found
+
+        def digest(address: int) -> str:
+            whole = bytearray(self.shape.layer_bytes)
+            self.driver.copy(ctypes.addressof((ctypes.c_char * len(whole)).from_buffer(whole)), address, len(whole))
+            return hashlib.sha256(whole).hexdigest()
+
+        with ThreadPoolExecutor(8) as threads:
+            return list(threads.map(digest, self.addresses))
 
     def free(self) -> None:
         for address in self._allocated:

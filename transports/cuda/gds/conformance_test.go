@@ -67,6 +67,7 @@ func TestConformanceOnDevices(t *testing.T) {
 	if err := (Factory{}).Check(); err != nil {
 		t.Skipf("no GPU with cuFile here: %v", err)
 	}
+	takesFiles(t)
 	transporttest.Run(t, func(*testing.T) transporttest.Harness { return harness(file.Settings{}) })
 }
 
