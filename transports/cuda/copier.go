@@ -154,6 +154,7 @@ type region struct {
 	mu     sync.Mutex      // of Remap and Deregister
 	old    []hazard.Region // names of before
 	kept   bool            // pinned by us, until Deregister
+	keeper int             // the device by which it is, for all of them
 	theirs bool            // pinned by the program, or for another region; constant
 }
 
@@ -197,10 +198,10 @@ func (t *copier) prepare(r *region) {
 	}
 }
 
-// keep pins a region of the host, if the settings want that. Where the driver refuses, bytes go through pinned memory
-// of ours as without the setting, and Explain has the reason.
+// keep pins a region of the host, if the settings want that, and pools of the engine, which are staged through all the
+// time. Where the driver refuses, bytes go through pinned memory of ours, and Explain has the reason.
 func (t *copier) keep(r *region) {
-	if !t.pins || r.ordinal >= 0 {
+	if r.ordinal >= 0 || !t.pins && !r.Pool {
 		return
 	}
 	if r.theirs = driver.Pinned(r.Addr, r.Size); r.theirs {
@@ -212,8 +213,12 @@ func (t *copier) keep(r *region) {
 
 // pin is keep's call of the driver.
 func (t *copier) pin(r *region) {
-	err := driver.Keep(keeper, r.Addr, r.Size)
-	if r.kept = err == nil; err != nil {
+	if r.keeper = driver.InUse(); r.keeper < 0 && !t.pins {
+		return
+	}
+	r.keeper = max(r.keeper, 0)
+	err := driver.Keep(r.keeper, r.Addr, r.Size)
+	if r.kept = err == nil; err != nil && t.pins {
 		t.unkept.Store(&err)
 		t.host.Log().Warn("a region of the host is not pinned", "region", r.Name, "err", err)
 	}
@@ -227,7 +232,7 @@ func (t *copier) keepAnew(r *region) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pinned.Store(false)
-	if !t.pins || r.theirs {
+	if !t.pins && !r.Pool || r.theirs {
 		return nil
 	}
 	if err := r.unkeep(); err != nil {
@@ -242,13 +247,10 @@ func (r *region) unkeep() error {
 	if !r.kept {
 		return nil
 	}
-	err := driver.Unkeep(keeper, r.Addr)
+	err := driver.Unkeep(r.keeper, r.Addr)
 	r.kept = err != nil
 	return err
 }
-
-// keeper is the device by which memory of the host is pinned, for all of them.
-const keeper = 0
 
 // unpinned says why the setting host_register has no effect on some region.
 func (t *copier) unpinned() string {

@@ -93,7 +93,7 @@ func (n *neighbour) resolve(ctx context.Context, told named) (*imported, error) 
 	switch {
 	case n.here:
 		r.base = uintptr(d.Addr)
-		if there, is := hosts.Load(home{n.Peer.ID, told.name}); is && n.t.pins {
+		if there, is := hosts.Load(home{n.Peer.ID, told.name}); is {
 			r.pinned = there.(*atomic.Bool)
 		}
 		return r, nil

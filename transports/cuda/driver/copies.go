@@ -144,6 +144,18 @@ func Pin(ordinal int, bytes uint64) (uintptr, error) {
 	return uintptr(addr), err
 }
 
+// InUse returns a device that this process uses already, -1 if there is none. Another one would get a context, which
+// takes hundreds of megabytes of it.
+func InUse() int {
+	l := process()
+	for i := range l.devices {
+		if l.usable("cuda.keep", i) == nil && C.tc_in_use(C.int(i)) != 0 {
+			return i
+		}
+	}
+	return -1
+}
+
 // Keep pins memory of the program, so that devices reach it without the driver's help. Unkeep ends that. It fails where
 // a device would need another address for it.
 func Keep(ordinal int, addr uintptr, bytes uint64) error {

@@ -356,6 +356,12 @@ tc_result tc_unpin(int device, uint64_t address) {
 	VISIT(device, CALL(cuMemFreeHost, (void *)address));
 }
 
+int tc_in_use(int device) {
+	int handle, active = 0;
+	unsigned flags;
+	return !forked() && !cu.cuDeviceGet(&handle, device) && !cu.cuDevicePrimaryCtxGetState(handle, &flags, &active) && active;
+}
+
 /* So it is under WSL 2. */
 int tc_elsewhere(void) {
 	int handle, same = 1;

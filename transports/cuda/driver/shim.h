@@ -246,6 +246,7 @@ void tc_ended(tc_flight *list, size_t count); /* code: TC_NOT_READY for those th
 tc_result tc_end(const tc_flight *flight);
 tc_result tc_pin(int device, uint64_t bytes, uint64_t *address);
 tc_result tc_unpin(int device, uint64_t address);
+int tc_in_use(int device); /* it has a context in this process already */
 int tc_elsewhere(void); /* some device reaches registered memory of the host by another address than the processor */
 tc_result tc_keep(int device, uint64_t address, uint64_t bytes); /* pins memory of the program; TC_ELSEWHERE */
 tc_result tc_unkeep(int device, uint64_t address);
