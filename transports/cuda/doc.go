@@ -16,8 +16,8 @@
 //
 // With host_register a region of the host is pinned as long as it is registered, and devices copy there directly. Pools
 // of the engine, through which bytes are staged, always are. Where the driver refuses that, Explain has the reason, and
-// bytes go as without it. Pinned memory must not be unmapped before its region is closed: no guard is between it and the
-// device.
+// bytes go as without it. Pinned memory must not be unmapped before its region is closed: no guard is between it and
+// the device.
 //
 // The driver would copy memory of the host by itself, too. A page that is gone ends the process there, and fails one
 // slice here.

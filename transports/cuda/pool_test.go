@@ -73,7 +73,8 @@ func TestADeviceReachesAPoolDirectly(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, slicePinned, match.SliceMax)
 		before := gpu.Stats().Pinned
-		s := c.Slice(transport.Write, c.Rail(t), local, 0, &transporttest.Remote{Operand: remote, Key: imported}, 0, size)
+		to := &transporttest.Remote{Operand: remote, Key: imported}
+		s := c.Slice(transport.Write, c.Rail(t), local, 0, to, 0, size)
 		local.Fill(5, 0, size)
 		c.Must(t, s)
 		require.NoError(t, remote.Check(5, 0, 0, size))
