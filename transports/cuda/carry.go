@@ -226,19 +226,20 @@ func add(burst *driver.Burst, forward bool, here, there uintptr, n uint64) {
 	}
 }
 
-// pin makes sure that there is pinned memory for a slice. That of a lost device stays with the driver until the process
-// ends.
+// pin makes sure that there is pinned memory for a slice. It frees none, see keepOutgrown. That of a lost device stays
+// with the driver until the process ends.
 func (w *room) pin(ordinal int, least uint64) error {
 	lost := driver.Lost(w.on) != nil
 	if w.pinned != 0 && !lost && w.bytes >= least {
 		return nil
 	}
 	if w.pinned != 0 && !lost {
-		if err := driver.Unpin(w.on, w.pinned); err != nil {
-			return err
-		}
+		w.of.keepOutgrown(pinned{w.pinned, w.on})
 	}
-	w.pinned, w.bytes = 0, max(w.bytes, least)
+	w.pinned = 0
+	if w.bytes < least {
+		w.bytes = max(least, slicePinned) // no other growth follows: that is the longest
+	}
 	at, err := driver.Pin(ordinal, w.bytes)
 	w.pinned, w.on = at, ordinal
 	return err

@@ -16,6 +16,14 @@ type rooms struct {
 	large  []*room
 	small  []*room // of short slices, which are many
 	bursts []*driver.Burst
+
+	outgrown []pinned // memory that was too short for a slice
+}
+
+// pinned is memory of the host that devices reach.
+type pinned struct {
+	at uintptr
+	on int // device by which it was pinned
 }
 
 // room has the copies of a slice that is under way, and its pinned memory. One carrier uses it at a time.
@@ -72,18 +80,29 @@ func (p *rooms) giveBurstBack(b *driver.Burst) {
 	p.bursts = append(p.bursts, b)
 }
 
+// keepOutgrown keeps memory until close: the driver frees it behind the work of all streams, and one of the program's
+// may wait for the slice that needs more.
+func (p *rooms) keepOutgrown(old pinned) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outgrown = append(p.outgrown, old)
+}
+
 // close gives the pinned memory back. No slice is carried any more.
 func (p *rooms) close() (first error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	all := p.outgrown
 	for _, r := range append(p.large, p.small...) {
-		if r.pinned == 0 {
-			continue
+		if r.pinned != 0 {
+			all = append(all, pinned{r.pinned, r.on})
 		}
-		if err := driver.Unpin(r.on, r.pinned); err != nil && first == nil && driver.Lost(r.on) == nil {
+	}
+	for _, m := range all {
+		if err := driver.Unpin(m.on, m.at); err != nil && first == nil && driver.Lost(m.on) == nil {
 			first = err
 		}
 	}
-	p.large, p.small, p.bursts = nil, nil, nil
+	p.large, p.small, p.bursts, p.outgrown = nil, nil, nil, nil
 	return first
 }

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -58,5 +60,34 @@ func TestALongSliceCrossesPinnedMemoryAllTheSame(t *testing.T) {
 			require.NoError(t, remote.Check(uint64(i+1), 0, 0, bytes))
 		}
 		require.LessOrEqual(t, gpu.Stats().Pinned, int64(4), "one for each room, and the page of words")
+	})
+}
+
+// A stream of the program may wait for a transfer. The driver frees pinned memory behind the work of all streams, so
+// the one that is too short for a slice stays until the transport closes.
+func TestPinnedMemoryGrowsWhileAStreamWaitsForUs(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		w := transporttest.NewWorld(t, suiteOf(onDevice(0), onHost(), Settings{SliceBytes: 8 << 20}))
+		near, far := w.Open("near"), w.Open("far")
+		c := near.Connect(t, far)
+		local, remote := near.Register(t, 5<<20, mem.LocalReadWrite), far.Register(t, 5<<20, mem.GlobalReadWrite)
+		to := c.Import(t, remote)
+		c.Must(t, c.Slice(transport.Write, c.Rail(t), local, 0, to, 0, 1<<20))
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		require.NoError(t, gpu.Enter(0))
+		stream := gpu.Stream()
+		waits, err := driver.Platform{}.Hold(stream)
+		require.NoError(t, err)
+		for i, bytes := range []uint64{2 << 20, 5 << 20, 3 << 20} {
+			s := c.Slice(transport.Write, c.Rail(t), local, 0, to, 0, bytes)
+			require.Equal(t, 1, c.Submit(s))
+			require.Nil(t, c.Wait(t, s)[0].Err, "slice %d", i)
+		}
+		require.LessOrEqual(t, gpu.Stats().Pinned, int64(3), "the room grows once; and the page of words")
+		waits.Release(1)
+		waits.Close()
+		require.NoError(t, gpu.EndStream(stream))
+		require.NoError(t, gpu.Leave())
 	})
 }
