@@ -44,6 +44,7 @@ func (t *copier) listed(burst *driver.Burst, s *transport.Slice, l *link) (*room
 		l.view.Leave(slot)
 		return nil, t.ended(c.by, err)
 	}
+	c.kernel = t.kernels && openToKernels(local, from)
 	work := t.room.take(s)
 	work.link, work.slot, work.slice, work.way = l, slot, s, c
 	if err := work.prepare(burst); err != nil {
@@ -87,6 +88,7 @@ type way struct {
 	theirs   bool    // the peer's end is
 	direct   bool    // devices reach both ends
 	outwards bool    // from our end to the peer's
+	kernel   bool    // processors of the device may copy
 }
 
 var _ [hazard.Slots - kit.PostedMost]struct{} // a burst waits for no slot that it holds itself
@@ -120,6 +122,18 @@ func reachable(local *region, from *imported) bool {
 		(from.ordinal >= 0 || from.pinned != nil && from.pinned.Load())
 }
 
+// openToKernels reports whether processors of the device that copies reach both regions. Copy engines need no access
+// to memory of another device of this process, and a kernel without it ends its device.
+func openToKernels(local *region, from *imported) bool {
+	switch {
+	case local.ordinal < 0 || from.ordinal < 0:
+		return false
+	case from.mapping != nil || local.ordinal == from.ordinal:
+		return true
+	}
+	return local.plain.Load() && from.plain && driver.Join(local.ordinal, from.ordinal) == nil
+}
+
 // longest is the most bytes of a slice between two regions. One that is pinned when a plan is made may not be any more
 // when a slice comes: a room grows for that one.
 func longest(local *region, from *imported) transport.Match {
@@ -144,8 +158,8 @@ func (w *room) prepare(burst *driver.Burst) *errs.Error {
 		return w.link.t.ended(c.by, err)
 	}
 	if c.direct {
-		if w.link.t.kernels && c.mine && c.theirs {
-			burst.ByKernel() // Match has opened both to the device that copies
+		if c.kernel {
+			burst.ByKernel()
 		}
 		kit.EachPart(s, func(at uintptr, offset, n uint64) { add(burst, c.outwards, at, c.base+uintptr(offset), n) })
 		return nil

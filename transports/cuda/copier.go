@@ -145,6 +145,7 @@ type region struct {
 	mem.Region
 	ordinal int         // of its device, -1 for the host
 	pinned  atomic.Bool // memory of the host that devices reach
+	plain   atomic.Bool // see driver.Plain; with the setting copy_kernel
 	door    kit.Door    // for peers that attach later; those that are attached see their pages, or are told
 
 	name atomic.Pointer[hazard.Region] // Remap changes it
@@ -186,12 +187,13 @@ func (t *copier) place(m *mem.Region) (*region, error) {
 	return &region{Region: *m, ordinal: ordinal}, nil
 }
 
-// prepare loads the kernel for the device of a region, if the settings want one. Where the driver refuses, copy engines
-// go on, and Explain has the reason.
+// prepare loads the kernel for the device of a region, if the settings want one, and looks at the memory. Where the
+// driver refuses, copy engines go on, and Explain has the reason.
 func (t *copier) prepare(r *region) {
 	if !t.kernels || r.ordinal < 0 {
 		return
 	}
+	r.plain.Store(driver.Plain(r.Addr, r.Size))
 	if err := driver.PrepareKernel(r.ordinal); err != nil {
 		t.unready.Store(&err)
 		t.host.Log().Warn("pages of a device are copied one by one", "region", r.Name, "err", err)

@@ -27,6 +27,7 @@ type imported struct {
 	pinned  *atomic.Bool // that of the owner's region, of the host and in our own process; nil for others
 
 	base    uintptr         // of a peer in our own process
+	plain   bool            // of one, too: see driver.Plain; with the setting copy_kernel
 	mapping *driver.Mapping // of one in another; nil for one in our own
 	held    *holding        // of one on another host
 

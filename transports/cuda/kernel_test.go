@@ -10,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -23,7 +24,7 @@ func aligned(ordinal int) *transporttest.Device {
 // pagesOf connects two devices and moves pages of a size, in another order, by one slice. It returns the launches of
 // the kernel and the batches of the copy engines.
 func pagesOf(t *testing.T, gpu *fake.Loaded, kernel bool, bytes, pages uint64) (launches, batches int64) {
-	w := transporttest.NewWorld(t, suiteOf(aligned(0), aligned(1), Settings{CopyKernel: kernel}))
+	w := transporttest.NewWorld(t, suiteOf(aligned(0), aligned(fake.Last()), Settings{CopyKernel: kernel}))
 	near, far := w.Open("near"), w.Open("far")
 	c := near.Connect(t, far)
 	local := near.Register(t, 2*bytes*pages, mem.LocalReadWrite)
@@ -87,4 +88,34 @@ func TestWithoutAKernelTheCopyEnginesGoOn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A chunk of the VMM is open to the devices that its maker has listed. A segment of PyTorch is open to its own alone: a
+// kernel of another device that touches it ends that device for the process, and copy engines refuse one slice.
+func TestNoKernelTouchesChunksOfAnotherDevice(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		const bytes, pages = 4096, 8
+		was := gpu.Stats().Launches
+		chunks := inChunks(1)
+		chunks.Alignment = 16
+		for _, op := range []transport.Op{transport.Write, transport.Read} {
+			for i, ends := range [][2]*transporttest.Device{{aligned(0), chunks}, {chunks, aligned(0)}} {
+				w := transporttest.NewWorld(t, suiteOf(ends[0], ends[1], Settings{CopyKernel: true}))
+				near, far := w.Open("near"), w.Open("far")
+				c := near.Connect(t, far)
+				local := near.Register(t, 2*bytes*pages, mem.LocalReadWrite)
+				remote := far.Register(t, 2*bytes*pages, mem.GlobalReadWrite)
+				s := c.Slice(op, c.Rail(t), local, 0, c.Import(t, remote), 0, bytes*pages)
+				s.Pieces = &transport.Pieces{Bytes: bytes}
+				for at := range uint64(pages) {
+					s.Pieces.LocalAt = append(s.Pieces.LocalAt, 2*bytes*at)
+					s.Pieces.RemoteAt = append(s.Pieces.RemoteAt, 2*bytes*at)
+				}
+				c.One(t, s)
+				require.Nil(t, driver.Lost(0), "%v, %d", op, i)
+				require.Nil(t, driver.Lost(1), "%v, %d", op, i)
+			}
+		}
+		require.EqualValues(t, 2, gpu.Stats().Launches-was, "those that load it")
+	})
 }

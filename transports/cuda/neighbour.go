@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/host/access"
 )
 
@@ -93,6 +94,7 @@ func (n *neighbour) resolve(ctx context.Context, told named) (*imported, error) 
 	switch {
 	case n.here:
 		r.base = uintptr(d.Addr)
+		r.plain = n.t.kernels && r.ordinal >= 0 && driver.Plain(r.base, r.size)
 		if there, is := hosts.Load(home{n.Peer.ID, told.name}); is {
 			r.pinned = there.(*atomic.Bool)
 		}

@@ -24,8 +24,8 @@ func TestTheLongestSliceIsThatOfThePair(t *testing.T) {
 		info     uint64
 		match    transport.Match
 	}{
-		"two devices": {onDevice(1), Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceLow: 16 * mib}},
-		"shorter":     {onDevice(1), Settings{SliceBytes: 64 * kib}, 64 * kib, transport.Match{SliceLow: 16 * mib}},
+		"two devices": {onDevice(fake.Last()), Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceLow: 16 * mib}},
+		"shorter":     {onDevice(fake.Last()), Settings{SliceBytes: 64 * kib}, 64 * kib, transport.Match{SliceLow: 16 * mib}},
 		"pinned": {onHost(), Settings{SliceBytes: 64 * mib, HostRegister: true}, 64 * mib,
 			transport.Match{SliceMax: 8 * mib, SliceLow: mib}},
 		"the host": {onHost(), Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceMax: mib}},
@@ -73,6 +73,7 @@ func TestPinnedMemoryGrowsWhileAStreamWaitsForUs(t *testing.T) {
 		local, remote := near.Register(t, 5<<20, mem.LocalReadWrite), far.Register(t, 5<<20, mem.GlobalReadWrite)
 		to := c.Import(t, remote)
 		c.Must(t, c.Slice(transport.Write, c.Rail(t), local, 0, to, 0, 1<<20))
+		before := gpu.Stats().Pinned
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		require.NoError(t, gpu.Enter(0))
@@ -84,7 +85,7 @@ func TestPinnedMemoryGrowsWhileAStreamWaitsForUs(t *testing.T) {
 			require.Equal(t, 1, c.Submit(s))
 			require.Nil(t, c.Wait(t, s)[0].Err, "slice %d", i)
 		}
-		require.LessOrEqual(t, gpu.Stats().Pinned, int64(3), "the room grows once; and the page of words")
+		require.LessOrEqual(t, gpu.Stats().Pinned, before+2, "the room grows once; and the page of words")
 		waits.Release(1)
 		waits.Close()
 		require.NoError(t, gpu.EndStream(stream))

@@ -181,6 +181,7 @@ func (t *nvlink) Remap(ctx context.Context, key transport.LocalKey, _ transport.
 	if err != nil {
 		return err
 	}
+	t.prepare(r)
 	t.list(r, old, true) // before a copier is refused: it looks for the reason here
 	t.list(r, name, false)
 	r.name.Store(&name)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 )
 
 // Reach returns why the copy engines of a device do not reach memory of another one, nil if they do. NotHere: the
@@ -29,6 +30,23 @@ func Join(one, other int) error {
 		return err
 	}
 	return process().peers.ask(pair{other, one, true})
+}
+
+// Plain reports whether Join opens a range to kernels of the other device: it lies in one allocation of cuMemAlloc, or in
+// a chunk of Allocate. Other chunks, and pools, are open to the devices that the program has listed.
+func Plain(addr uintptr, size uint64) bool {
+	var place C.tc_place
+	if r := C.tc_locate(C.uint64_t(addr), &place); r.code != 0 || place._type != C.TC_MEMORYTYPE_DEVICE {
+		return false
+	}
+	base := uintptr(place.base)
+	if addr < base || !mem.Contains(uint64(place.bytes), uint64(addr-base), size) {
+		return false
+	}
+	allocations.Lock()
+	defer allocations.Unlock()
+	_, own := allocations.all[base]
+	return own || C.tc_plain(C.uint64_t(addr)) != 0
 }
 
 // OrdinalOf returns the ordinal of a device in this process: CUDA_VISIBLE_DEVICES differs between processes. False: the

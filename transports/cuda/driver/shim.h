@@ -18,6 +18,7 @@ enum {
 	TC_POINTER_ATTRIBUTE_BUFFER_ID = 7,
 	TC_POINTER_ATTRIBUTE_IS_MANAGED = 8,
 	TC_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+	TC_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
 	TC_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
 	TC_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
 	TC_MEMORYTYPE_HOST = 1,
@@ -260,6 +261,7 @@ const char *tc_channels(void); /* the folder of the IMEX channels */
 tc_result tc_probe_fabric(int device); /* makes a fabric handle and opens it; leaves nothing */
 tc_result tc_reach(int device, int other); /* TC_APART: no peer access to memory of the other one */
 tc_result tc_join(int device, int other); /* and its context is open to the device's copies from now on */
+int tc_plain(uint64_t address); /* memory of cuMemAlloc, to which tc_join opens the way */
 tc_result tc_open(int device, const void *handle, uint64_t *address);
 tc_result tc_close(int device, uint64_t address);
 tc_result tc_reserve(uint64_t bytes, uint64_t *address);

@@ -28,6 +28,18 @@ API int cuModuleGetFunction(const char **function, const char *module, const cha
 	return fake_leave(!strcmp(wanted, name) && strstr(module, name) ? OK : NOT_FOUND);
 }
 
+/* Copies between devices of one process need no access, and kernels do. */
+static int open_to(struct context *c, uint64_t address) {
+	struct range *r = fake_find(address);
+	switch (r ? (int)r->kind : -1) {
+	case DEVICE:
+		return r->device == c->device || c->peers & 1u << r->device;
+	case IMPORTED:
+		return r->context == c;
+	}
+	return 1; /* fake_segments looks at that of the VMM */
+}
+
 API int cuLaunchKernel(const char *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                        unsigned block_y, unsigned block_z, unsigned shared, void *handle, void **parameters,
                        void **more) {
@@ -49,7 +61,8 @@ API int cuLaunchKernel(const char *function, unsigned grid_x, unsigned grid_y, u
 		int pageable = 0;
 		if (!r->bytes)
 			continue;
-		if (fake_segments(r->to, r->from, r->bytes, s->context->device, &w.segments, &w.count, &pageable) || pageable) {
+		if (!open_to(s->context, r->to) || !open_to(s->context, r->from) ||
+		    fake_segments(r->to, r->from, r->bytes, s->context->device, &w.segments, &w.count, &pageable) || pageable) {
 			s->context->poisoned = ILLEGAL_ADDRESS;
 			break;
 		}
