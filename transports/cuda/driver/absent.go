@@ -42,20 +42,8 @@ func (Platform) Free(uintptr, uint64) error { return absent() }
 // Copy implements device.Platform.
 func (Platform) Copy(uintptr, uintptr, uint64) error { return absent() }
 
-// Copies is ranges to copy.
-type Copies struct{ To, From, Bytes []uint64 }
-
-// Add does nothing: there is no device.
-func (*Copies) Add(uintptr, uintptr, uint64) {}
-
-// Reset does nothing.
-func (*Copies) Reset() {}
-
-// Lanes is the number of streams for copies that a device has.
-const Lanes = 6
-
-// Post returns the reason.
-func (*Copies) Post(int, int) error { return absent() }
+// Copies is ranges that were never posted.
+type Copies struct{}
 
 // Finish has nothing to wait for.
 func (*Copies) Finish() error { return nil }
@@ -63,11 +51,35 @@ func (*Copies) Finish() error { return nil }
 // Ended is true: nothing was posted.
 func (*Copies) Ended() bool { return true }
 
+// Lanes is the number of streams for copies that a device has.
+const Lanes = 6
+
+// Burst takes no Copies.
+type Burst struct{}
+
+// BurstMost bounds the Copies of a Burst.
+const BurstMost = 8
+
+// Begin returns the reason.
+func (*Burst) Begin(*Copies, int, int) error { return absent() }
+
+// ByKernel does nothing: there is no kernel.
+func (*Burst) ByKernel() {}
+
+// Add does nothing: there is no device.
+func (*Burst) Add(uintptr, uintptr, uint64) {}
+
+// Post has nothing to post.
+func (*Burst) Post() {}
+
+// PrepareKernel returns the reason.
+func PrepareKernel(int) error { return absent() }
+
 // Round has nothing to ask about.
 type Round struct{}
 
 // RoundMost bounds the Copies of a Round.
-const RoundMost = 2 * Lanes
+const RoundMost = 8 * Lanes
 
 // Add does nothing.
 func (*Round) Add(*Copies) {}
@@ -155,6 +167,9 @@ func Reach(int, int) error { return absent() }
 
 // Join returns the reason.
 func Join(int, int) error { return absent() }
+
+// Plain knows of no memory.
+func Plain(uintptr, uint64) bool { return false }
 
 // OrdinalOf sees no device.
 func OrdinalOf([16]byte) (int, bool) { return 0, false }
