@@ -102,6 +102,7 @@ func (l *link) takes(s *TaskSpec, r *railState) bool {
 	route := &s.Plan.Routes[0]
 	return len(route.Hops) == 1 && route.Hops[0].Link == l.id && s.Length <= l.spec.Info.SliceMax &&
 		(route.SliceMax == 0 || s.Length <= route.SliceMax) &&
+		(s.Class != Low || route.SliceLow == 0 || s.Length <= route.SliceLow || r.calm()) &&
 		(s.Parts == nil || l.spec.Info.Vectors) && fits(s, 0) && !l.named(s.Plan.Devices) &&
 		r.planned(&route.Hops[0])
 }

@@ -129,6 +129,12 @@ func TestWhatCannotBeCarriedOutAtOnceIsLeftToTheCore(t *testing.T) {
 			r.core.links[1].spec.Info.Vectors = false
 			s.Parts = halves(s.Length)
 		},
+		"longer than slice of the pair": func(_ *rig, s *TaskSpec) {
+			s.Plan.Routes[0].SliceMax = s.Length - 1
+		},
+		"longer than slice of LOW": func(_ *rig, s *TaskSpec) {
+			s.Class, s.Plan.Routes[0].SliceLow = Low, s.Length-1
+		},
 		"alignment": func(_ *rig, s *TaskSpec) { s.Plan.Routes[0].Alignment = 512 },
 		"two hops": func(_ *rig, s *TaskSpec) {
 			h := s.Plan.Routes[0].Hops
