@@ -90,11 +90,13 @@
 // between device and host, and 0.06 of its 2 TB/s inside of the device. So they are longer where no byte crosses our
 // pinned memory (copier.go); that was not measured on a GPU yet. The next slice is posted before a carrier asks for an
 // end, so copy engines do not wait for the host, and bytes of the host cross to pinned memory meanwhile. Pinned memory
-// is 15 MiB: 1 MiB for each of two slices of a lane, and 64 KiB for each of eight short ones. A burst costs one call of
-// C, and so does the question for all posted slices.
+// is 15 MiB: 1 MiB for each of two slices of a lane, and 64 KiB for each of eight short ones. One of the first has 8
+// MiB more where a slice was planned while its memory was pinned, and it is not any more. A burst costs one call of C,
+// and so does the question for all posted slices.
 //
 // A page of 64 KiB took that H200 4.4 µs by a batch of the driver, and less than one of them is ours: the copy engines
-// take pages one by one. With copy_kernel the processors of the device copy 168 pages at a launch (driver/kernel.c).
+// take pages one by one. With copy_kernel the processors of the device copy 168 pages at a launch (driver/kernel.c),
+// where both ends are open to them (openToKernels).
 // The kernel is in C; the emulated driver runs it, and NVIDIA's compiler has made PTX of it for compute capability 7.0.
 // No GPU has run it yet, so it is off by default. Memory that is freed while its region is registered is worse with it:
 // an access from a kernel is an error that stays.

@@ -80,7 +80,7 @@ func (p *rooms) giveBurstBack(b *driver.Burst) {
 	p.bursts = append(p.bursts, b)
 }
 
-// keepOutgrown keeps memory until close: the driver frees it behind the work of all streams, and one of the program's
+// keepOutgrown keeps memory until close. The driver frees it behind the work of all streams, and one of the program's
 // may wait for the slice that needs more.
 func (p *rooms) keepOutgrown(old pinned) {
 	p.mu.Lock()

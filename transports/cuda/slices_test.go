@@ -18,14 +18,15 @@ import (
 // Slices are long where no byte crosses our pinned memory, and those of LOW short where HIGH would wait for them.
 func TestTheLongestSliceIsThatOfThePair(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
+	last := onDevice(fake.Last())
 	for name, c := range map[string]struct {
 		there    *transporttest.Device
 		settings Settings
 		info     uint64
 		match    transport.Match
 	}{
-		"two devices": {onDevice(fake.Last()), Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceLow: 16 * mib}},
-		"shorter":     {onDevice(fake.Last()), Settings{SliceBytes: 64 * kib}, 64 * kib, transport.Match{SliceLow: 16 * mib}},
+		"two devices": {last, Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceLow: 16 * mib}},
+		"shorter":     {last, Settings{SliceBytes: 64 * kib}, 64 * kib, transport.Match{SliceLow: 16 * mib}},
 		"pinned": {onHost(), Settings{SliceBytes: 64 * mib, HostRegister: true}, 64 * mib,
 			transport.Match{SliceMax: 8 * mib, SliceLow: mib}},
 		"the host": {onHost(), Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceMax: mib}},

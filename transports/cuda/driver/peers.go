@@ -32,8 +32,8 @@ func Join(one, other int) error {
 	return process().peers.ask(pair{other, one, true})
 }
 
-// Plain reports whether Join opens a range to kernels of the other device: it lies in one allocation of cuMemAlloc, or in
-// a chunk of Allocate. Other chunks, and pools, are open to the devices that the program has listed.
+// Plain reports whether Join opens a range to kernels of the other device. It lies in one allocation of cuMemAlloc
+// then, or in a chunk of Allocate. Other chunks, and pools, are open to the devices that the program has listed.
 func Plain(addr uintptr, size uint64) bool {
 	var place C.tc_place
 	if r := C.tc_locate(C.uint64_t(addr), &place); r.code != 0 || place._type != C.TC_MEMORYTYPE_DEVICE {
