@@ -103,8 +103,9 @@ func (l *link) takes(s *TaskSpec, r *railState) bool {
 	return len(route.Hops) == 1 && route.Hops[0].Link == l.id && s.Length <= l.spec.Info.SliceMax &&
 		(route.SliceMax == 0 || s.Length <= route.SliceMax) &&
 		(s.Class != Low || route.SliceLow == 0 || s.Length <= route.SliceLow || r.calm()) &&
-		(s.Parts == nil || l.spec.Info.Vectors) && fits(s, 0) && !l.named(s.Plan.Devices) &&
-		r.planned(&route.Hops[0])
+		(s.Parts == nil || l.spec.Info.Vectors) &&
+		(s.Parts == nil || route.PiecesMax == 0 || uint64(s.requests()) <= route.PiecesMax) &&
+		fits(s, 0) && !l.named(s.Plan.Devices) && r.planned(&route.Hops[0])
 }
 
 // best is a healthy rail with room on which the keys of a hop work, nil if there is none.

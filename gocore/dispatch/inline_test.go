@@ -132,6 +132,10 @@ func TestWhatCannotBeCarriedOutAtOnceIsLeftToTheCore(t *testing.T) {
 		"longer than slice of the pair": func(_ *rig, s *TaskSpec) {
 			s.Plan.Routes[0].SliceMax = s.Length - 1
 		},
+		"more pieces than slice": func(_ *rig, s *TaskSpec) {
+			s.Plan.Routes[0].PiecesMax = 1
+			s.Parts = halves(s.Length)
+		},
 		"longer than slice of LOW": func(_ *rig, s *TaskSpec) {
 			s.Class, s.Plan.Routes[0].SliceLow = Low, s.Length-1
 		},

@@ -116,6 +116,8 @@ func (c *Core) stretch(t *task, route *plan.Route, r *railState, offset, most ui
 	}
 	if !vectors {
 		n = t.spec.run(first, n, c.options.Merge)
+	} else if route.PiecesMax > 0 {
+		n = min(n, route.PiecesMax)
 	}
 	return n * parts.Bytes
 }

@@ -70,6 +70,17 @@ func TestOneSliceCarriesManyPartsWhereTheTransportCan(t *testing.T) {
 	require.Equal(t, []shape{{7 * kib, 3, 4 * kib, 0, false}}, shapes(r.out), "a single part is a plain range")
 }
 
+// A copy engine takes as long for a short page as for one of 64 KiB.
+func TestASliceHasNoMorePartsThanItsTransportTakes(t *testing.T) {
+	r := newRig(t, Options{})
+	p := to(r.core, r.paged(true, 1<<20))
+	p.Routes[0].PiecesMax = 3
+	b := r.submitAll(withParts(p, 16, places(3, 8, 32), places(40, 8, 48)))
+	require.Equal(t, []shape{{0, 0, 48, 0, true}, {0, 0, 48, 3, true}, {0, 0, 32, 6, true}}, shapes(r.out))
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
 func TestPartsThatFollowOneAnotherShareASliceElsewhere(t *testing.T) {
 	local, remote := []uint64{0, 10, 20, 30, 90, 100}, []uint64{50, 60, 70, 90, 100, 110}
 	r := newRig(t, Options{Merge: true})

@@ -117,6 +117,7 @@ func (c *Candidate) route(op transport.Op) Route {
 		SliceMax:  c.Info.SliceMax,
 		SliceBest: c.Info.SliceBest,
 		Alignment: max(c.Info.Alignment, 1),
+		PiecesMax: uint64(max(c.Info.PiecesMax, 0)),
 	}
 	r.Hops[0].match(c.Match)
 	if most := c.Match.SliceMax; most != 0 && (r.SliceMax == 0 || most < r.SliceMax) {

@@ -154,6 +154,13 @@ func TestTheBestSliceIsNeverBeyondTheLongest(t *testing.T) {
 	require.EqualValues(t, 64<<10, p.Routes[0].SliceBest, "without a longest slice the best one stays")
 }
 
+func TestARouteHasThePiecesOfASliceOfItsTransport(t *testing.T) {
+	p, err := Build(&Request{Op: transport.Write, Local: host, Remote: host},
+		[]Candidate{candidate(0, "tcp", func(o *Candidate) { o.Info.PiecesMax = 256 })})
+	require.Nil(t, err)
+	require.EqualValues(t, 256, p.Routes[0].PiecesMax)
+}
+
 // A transport that copies some memory through its own has shorter slices there.
 func TestAPairOfRegionsMayHaveAShorterLongestSlice(t *testing.T) {
 	for _, c := range []struct{ pair, all, most, best uint64 }{

@@ -52,6 +52,7 @@ type Route struct {
 	SliceBest uint64
 	SliceLow  uint64 // the most of a LOW slice where something more urgent may come; 0: as others
 	Alignment uint64
+	PiecesMax uint64 // in one slice; 0: any number
 }
 
 // Across is the hop that leads to the peer.

@@ -56,7 +56,8 @@ func Join(op transport.Op, own, wire *plan.Route, pool plan.StageID) plan.Route 
 	near.Remote, far.Local = pool, pool
 	r := plan.Route{Transport: wire.Transport, Vectors: own.Vectors && wire.Vectors,
 		Alignment: max(own.Alignment, wire.Alignment), SliceMax: least(own.SliceMax, wire.SliceMax),
-		SliceBest: least(own.SliceBest, wire.SliceBest), SliceLow: least(own.SliceLow, wire.SliceLow)}
+		SliceBest: least(own.SliceBest, wire.SliceBest), SliceLow: least(own.SliceLow, wire.SliceLow),
+		PiecesMax: least(own.PiecesMax, wire.PiecesMax)}
 	if op == transport.Write {
 		r.Hops, r.Crossing = []plan.Hop{near, far}, 1
 	} else {

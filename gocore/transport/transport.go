@@ -276,6 +276,7 @@ type Info struct {
 	SliceBest uint64                             // bytes in one slice beyond which nothing is gained
 	Alignment uint64                             // of addresses, offsets and lengths; 1 if any
 	SlicesMax int                                // slices outstanding on one rail
+	PiecesMax int                                // pieces in one slice where each takes time of its own; 0: any number
 }
 
 // Uses reports whether the transport moves a kind of memory at one of its ends.

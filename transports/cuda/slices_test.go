@@ -46,6 +46,15 @@ func TestTheLongestSliceIsThatOfThePair(t *testing.T) {
 	}
 }
 
+// A page of 1 KiB takes the copy engines as long as one of 64. So 64 MiB of them would take 300 ms, for which HIGH and
+// a fence would wait.
+func TestASliceHasFewPages(t *testing.T) {
+	for kernel, most := range map[bool]int{false: 256, true: 1008} {
+		c := copier{choices: choices{slice: sliceMax, kernels: kernel}}
+		require.Equal(t, most, c.info().PiecesMax)
+	}
+}
+
 // A region may be pinned when a plan is made, and not any more when its slices come. These cross pinned memory of ours,
 // which grows.
 func TestALongSliceCrossesPinnedMemoryAllTheSame(t *testing.T) {
