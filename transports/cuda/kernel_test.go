@@ -24,7 +24,12 @@ func aligned(ordinal int) *transporttest.Device {
 // pagesOf connects two devices and moves pages of a size, in another order, by one slice. It returns the launches of
 // the kernel and the batches of the copy engines.
 func pagesOf(t *testing.T, gpu *fake.Loaded, kernel bool, bytes, pages uint64) (launches, batches int64) {
-	w := transporttest.NewWorld(t, suiteOf(aligned(0), aligned(fake.Last()), Settings{CopyKernel: kernel}))
+	return pagesBetween(t, gpu, aligned(0), aligned(fake.Last()), Settings{CopyKernel: kernel}, bytes, pages)
+}
+
+func pagesBetween(t *testing.T, gpu *fake.Loaded, here, there *transporttest.Device, settings Settings,
+	bytes, pages uint64) (launches, batches int64) {
+	w := transporttest.NewWorld(t, suiteOf(here, there, settings))
 	near, far := w.Open("near"), w.Open("far")
 	c := near.Connect(t, far)
 	local := near.Register(t, 2*bytes*pages, mem.LocalReadWrite)
@@ -64,6 +69,18 @@ func TestAKernelCopiesShortPages(t *testing.T) {
 		} {
 			launches, batches := pagesOf(t, gpu, c.kernel, c.bytes, c.pages)
 			require.Equal(t, [2]int64{c.launches, c.batches}, [2]int64{launches, batches}, "%+v", c)
+		}
+	})
+}
+
+// The device that copies has opened memory of another process for itself, whatever it is.
+func TestAKernelCopiesPagesOfAnotherProcess(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, gpu *fake.Loaded) {
+		chunks := inChunks(1)
+		chunks.Alignment = 16
+		for i, there := range []*transporttest.Device{aligned(0), aligned(1), chunks} {
+			launches, batches := pagesBetween(t, gpu, aligned(0), there, Settings{CopyKernel: true, apart: true}, 4096, 8)
+			require.Equal(t, [2]int64{1, 0}, [2]int64{launches, batches}, "%d", i)
 		}
 	})
 }
