@@ -51,6 +51,9 @@ func (*Copies) Finish() error { return nil }
 // Ended is true: nothing was posted.
 func (*Copies) Ended() bool { return true }
 
+// InUse returns -1: there is no device.
+func InUse() int { return -1 }
+
 // Lanes is the number of streams for copies that a device has.
 const Lanes = 6
 
