@@ -289,7 +289,7 @@ def cufile(r: Runner, ctx: Context) -> Tally:
 
 
 def kernel(r: Runner, ctx: Context) -> Tally:
-    """the kernel of GPUs is what NVIDIA's compiler makes of its source; skipped where its wheel cannot be had"""
+    """NVIDIA's compiler makes the kernel of GPUs of its source again; skipped where its wheel cannot be had"""
     try:
         nvidia.COMPILER.fetch()
     except OSError as error:

@@ -70,7 +70,7 @@ def rules(check: Callable[[], None]) -> None:
 
 
 def finish() -> None:
-    """Ends the program at once: no library looks at what is left open."""
+    """Ends the program at once: no library looks for things that are left open."""
     sys.stdout.flush()
     os._exit(_broken > 0)
 

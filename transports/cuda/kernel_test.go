@@ -79,7 +79,8 @@ func TestAKernelCopiesPagesOfAnotherProcess(t *testing.T) {
 		chunks := inChunks(1)
 		chunks.Alignment = 16
 		for i, there := range []*transporttest.Device{aligned(0), aligned(1), chunks} {
-			launches, batches := pagesBetween(t, gpu, aligned(0), there, Settings{CopyKernel: true, apart: true}, 4096, 8)
+			settings := Settings{CopyKernel: true, apart: true}
+			launches, batches := pagesBetween(t, gpu, aligned(0), there, settings, 4096, 8)
 			require.Equal(t, [2]int64{1, 0}, [2]int64{launches, batches}, "%d", i)
 		}
 	})
