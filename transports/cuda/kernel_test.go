@@ -73,7 +73,7 @@ func TestAKernelCopiesShortPages(t *testing.T) {
 	})
 }
 
-// The device that copies has opened memory of another process for itself, whatever it is.
+// The device that copies has opened memory of another process for itself, be it chunks or of cuMemAlloc.
 func TestAKernelCopiesPagesOfAnotherProcess(t *testing.T) {
 	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, gpu *fake.Loaded) {
 		chunks := inChunks(1)
