@@ -35,8 +35,7 @@ func (c *Client) Open(ctx context.Context, address string) (transport.Peer, erro
 // earlier turns out to be broken.
 func (c *Client) Hello(ctx context.Context, address string) (Greeting, error) {
 	self := c.options.Self()
-	request := &controlpb.HelloRequest{Version: c.options.Version, From: toIdentity(self),
-		Capabilities: c.options.Capabilities}
+	request := &controlpb.HelloRequest{Version: c.options.Version, From: toIdentity(self)}
 	var shown security.Proof
 	reply, err := call(ctx, c, "control.hello", transport.Peer{Address: address},
 		func(ctx context.Context, k *conn) (*controlpb.HelloReply, error) {
@@ -79,14 +78,13 @@ func (c *Client) greeting(address string, self transport.Peer, shown security.Pr
 				"network"))
 	}
 	peer.Address = address // the one that leads there from here
+	addresses := reply.GetAddresses()
 	return Greeting{Peer: peer, Proof: shown, Version: reply.GetVersion(),
-		Capabilities: firstOf(reply.GetCapabilities()), Addresses: firstOf(reply.GetAddresses())}, nil
+		Addresses: slices.Clone(addresses[:min(len(addresses), listPeerMax)])}, nil
 }
 
 // remote reports that an address may lead to its engine from elsewhere.
 func remote(address string) bool { return !meta.IsLoopback(address) }
-
-func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), listPeerMax)]) }
 
 // Describe returns the peer's description, or nil when it is the known one still. Without a known one it is fetched
 // whole, otherwise the peer may send its changes alone.

@@ -81,9 +81,8 @@ type Offer struct {
 // Options of a server and a client; an engine gives the same to both. Zero means the default in brackets.
 type Options struct {
 	// Self describes our own engine. It is called for each call, from any goroutine.
-	Self         func() transport.Peer
-	Version      string   // "major.minor" (Version)
-	Capabilities []string // shown to peers in Greeting
+	Self    func() transport.Peer
+	Version string // "major.minor" (Version)
 	// Credentials name our engine and say whom it admits. Never nil.
 	Credentials *security.Credentials
 	// Dial makes a client's connections; nil is net.Dialer's. For proxies, and for faults that are injected.
@@ -116,7 +115,7 @@ const (
 	overhead           = 4 << 10  // bytes of a request beside its message
 	streamsMax         = 32       // calls at once on one connection
 	identityMax        = 255      // bytes of a name, an address or a machine id
-	listPeerMax        = 64       // capabilities and addresses taken from a peer
+	listPeerMax        = 64       // addresses and transports taken from a peer
 	closeGrace         = 500 * time.Millisecond
 	handlerGrace       = time.Second
 	keepaliveInterval  = 20 * time.Second // between pings while a call waits
@@ -153,11 +152,10 @@ func (o Options) withDefaults() Options {
 
 // Greeting is a peer's own description of itself.
 type Greeting struct {
-	Peer         transport.Peer // Address is the one that was dialled: the one that leads there
-	Proof        security.Proof // of its connection
-	Version      string
-	Capabilities []string
-	Addresses    []string // on which its control plane listens
+	Peer      transport.Peer // Address is the one that was dialled: the one that leads there
+	Proof     security.Proof // of its connection
+	Version   string
+	Addresses []string // on which its control plane listens
 }
 
 // major of a version "major.minor".

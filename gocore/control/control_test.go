@@ -110,12 +110,12 @@ func open(t testing.TB, from, to *node) transport.Peer {
 func TestHelloTellsWhoIsThere(t *testing.T) {
 	checkLeaks(t)
 	a := start(t, "127.0.0.1:0")
-	b := start(t, "[::1]:0", func(o *Options) { o.Version, o.Capabilities = "1.9", []string{"x"} })
+	b := start(t, "[::1]:0", func(o *Options) { o.Version = "1.9" })
 	b.self.Name = "decode-0"
 	greeting, err := a.client.Hello(within(t), b.self.Address)
 	require.NoError(t, err)
-	require.Equal(t, Greeting{Peer: b.self, Version: "1.9", Capabilities: []string{"x"},
-		Proof: security.Proof{ID: b.self.ID, Identity: b.self.Identity}, Addresses: b.server.Addresses()}, greeting,
+	require.Equal(t, Greeting{Peer: b.self, Version: "1.9", Addresses: b.server.Addresses(),
+		Proof: security.Proof{ID: b.self.ID, Identity: b.self.Identity}}, greeting,
 		"a peer of the same major version is welcome")
 	require.False(t, open(t, a, a).Self, "no message says that")
 }

@@ -200,7 +200,7 @@ func (s *service) caller(ctx context.Context, call *controlpb.Call) (transport.P
 func (s *service) Hello(context.Context, *controlpb.HelloRequest) (*controlpb.HelloReply, error) {
 	options := &s.server.options
 	return &controlpb.HelloReply{Version: options.Version, Self: toIdentity(options.Self()),
-		Capabilities: options.Capabilities, Addresses: s.server.addresses}, nil
+		Addresses: s.server.addresses}, nil
 }
 
 func (s *service) Describe(ctx context.Context, request *controlpb.DescribeRequest) (*controlpb.DescribeReply, error) {
