@@ -58,7 +58,7 @@ func (c *Client) Hello(ctx context.Context, address string) (Greeting, error) {
 func (c *Client) greeting(address string, self transport.Peer, shown security.Proof,
 	reply *controlpb.HelloReply) (Greeting, error) {
 	fail := func(e *errs.Error) (Greeting, error) {
-		return Greeting{}, e.WithPeer(address, "", "")
+		return Greeting{}, e.OfPeer(address)
 	}
 	if version := reply.GetVersion(); major(version) != major(c.options.Version) {
 		return fail(protocolError("the engine at %s speaks version %s, this is %s", address,
@@ -112,20 +112,20 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer,
 	}
 	description, err := segment.Decode(reply.GetDescription())
 	if err != nil {
-		return nil, protocolError("the peer's description is malformed: %v", err).WithPeer(peer.Address, "", "")
+		return nil, protocolError("the peer's description is malformed: %v", err).OfPeer(peer.Address)
 	}
 	if !peer.ID.IsZero() && description.ID != peer.ID {
-		return nil, protocolError("the peer describes another engine").WithPeer(peer.Address, "", "")
+		return nil, protocolError("the peer describes another engine").OfPeer(peer.Address)
 	}
 	description.Transports = fromTransports(reply.GetTransports())
 	date(description.Regions, reply.DescribeReply, asked, clock.Now())
 	if since := reply.GetSince(); since != 0 {
 		if known == nil || since != known.Epoch {
 			return nil, protocolError("the peer tells changes since another epoch than ours").
-				WithPeer(peer.Address, "", "")
+				OfPeer(peer.Address)
 		}
 		if description, err = known.Updated(description, reply.GetClosed()); err != nil {
-			return nil, protocolError("the peer's changes are malformed: %v", err).WithPeer(peer.Address, "", "")
+			return nil, protocolError("the peer's changes are malformed: %v", err).OfPeer(peer.Address)
 		}
 	}
 	return description, nil
@@ -196,7 +196,7 @@ func (c *Client) header() *controlpb.Call {
 func restarted(address string) *errs.Error {
 	return errs.New(errs.PeerRestarted, "control", "the engine at %s was restarted: another incarnation answers",
 		address).
-		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "").WithHint("open the segment again")
+		WithScope(errs.ScopeLink, errs.SideRemote).OfPeer(address).WithHint("open the segment again")
 }
 
 func (c *Client) checkSize(peer transport.Peer, message []byte) error {
@@ -205,7 +205,7 @@ func (c *Client) checkSize(peer transport.Peer, message []byte) error {
 	}
 	return errs.New(errs.InvalidArgument, "control", "a message of %d bytes, more than %d", len(message),
 		c.options.MessageMax).
-		WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(peer.Address, "", "")
+		WithScope(errs.ScopeSlice, errs.SideLocal).OfPeer(peer.Address)
 }
 
 // call runs do on a connection to the peer, by whichever of its addresses answers; see ways. Do may run several times,
@@ -228,7 +228,7 @@ func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
 	return race(ctx, peer.Address, addresses, func(ctx context.Context, address string) (R, error) {
 		if !c.ways.may(peer, address, time.Now()) {
 			return none, errs.New(errs.PeerUnreachable, op, "%s has not answered %d times within %v", address, wayTries,
-				wayEvery).WithScope(errs.ScopeLink, errs.SidePath).WithPeer(peer.Address, "", "")
+				wayEvery).WithScope(errs.ScopeLink, errs.SidePath).OfPeer(peer.Address)
 		}
 		at := peer
 		at.Address = address
@@ -280,7 +280,7 @@ func notImplemented(op string, peer transport.Peer, err error) error {
 		return err
 	}
 	return errs.New(errs.NotImplemented, op, "the peer does not know this call").
-		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(peer.Address, "", "")
+		WithScope(errs.ScopeSlice, errs.SideRemote).OfPeer(peer.Address)
 }
 
 // explain turns an error of gRPC into ours.
@@ -300,7 +300,7 @@ func (c *Client) explain(ctx context.Context, op, address string, err error) err
 	}
 	text := status.Convert(err).Message()
 	e := errs.New(errs.RpcServiceError, op, "%s", text).WithScope(errs.ScopeLink, errs.SideRemote).
-		WithPeer(address, "", "")
+		OfPeer(address)
 	e.Err = err
 	switch status.Code(err) {
 	case codes.Unavailable, codes.Canceled: // canceled, but not by us: the server is shutting down
@@ -337,7 +337,7 @@ func (c *Client) ofKnown(address string, err error) error {
 func unanswered(address string, limit time.Duration) error {
 	return errs.New(errs.PeerUnreachable, "control",
 		"%s accepts connections, but its engine has not answered for %v: stopped or overloaded", address, limit).
-		WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(address, "", "")
+		WithScope(errs.ScopeLink, errs.SideUnknown).OfPeer(address)
 }
 
 // ended returns the error of a call after the end of its ctx.
@@ -346,7 +346,7 @@ func ended(ctx context.Context, op, address string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		code, cause = errs.Timeout, "no answer from "+address+" in the time given"
 	}
-	e := errs.New(code, op, "%s", cause).WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(address, "", "")
+	e := errs.New(code, op, "%s", cause).WithScope(errs.ScopeLink, errs.SideUnknown).OfPeer(address)
 	e.Err = ctx.Err()
 	return e
 }

@@ -166,7 +166,7 @@ func (c *Client) enter(address string) (*conn, error) {
 		if len(c.conns) >= c.options.ConnectionsMax && !c.evictLocked() {
 			return nil, errs.New(errs.TooManyRequests, "control.dial", "all of %d control connections are in use",
 				c.options.ConnectionsMax).
-				WithScope(errs.ScopeLink, errs.SideLocal).WithPeer(address, "", "")
+				WithScope(errs.ScopeLink, errs.SideLocal).OfPeer(address)
 		}
 		k = &conn{address: address, ready: make(chan struct{}), judged: c.options.Credentials.Rules()}
 		c.conns[address] = k
@@ -295,5 +295,5 @@ func isClosed(c <-chan struct{}) bool {
 
 func closedError(address string) error {
 	return errs.New(errs.EngineClosed, "control", "the engine is closed").
-		WithScope(errs.ScopeTransport, errs.SideLocal).WithPeer(address, "", "")
+		WithScope(errs.ScopeTransport, errs.SideLocal).OfPeer(address)
 }

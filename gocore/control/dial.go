@@ -133,7 +133,7 @@ func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, erro
 		return raw, nil
 	}
 	e := errs.Wrap(errs.PeerUnreachable, "control.dial", err).WithScope(errs.ScopeLink, errs.SidePath).
-		WithPeer(address, "", "")
+		OfPeer(address)
 	var unknown *net.DNSError
 	var timeout net.Error
 	switch {
@@ -173,7 +173,7 @@ func (c *Client) handshakeTLS(ctx context.Context, raw net.Conn, address string)
 	var refused *security.NotAdmitted
 	if errors.As(err, &refused) && !foreign(err) {
 		e := errs.Wrap(errs.PeerNotAdmitted, "control.dial", err).WithScope(errs.ScopeLink, errs.SideRemote).
-			WithPeer(address, "", "").WithHint("both sides need the same security settings")
+			OfPeer(address).WithHint("both sides need the same security settings")
 		e.Cause = "the engine at " + address + " is not admitted here: " + refused.Reason
 		return nil, shown, e
 	}
@@ -188,7 +188,7 @@ func (c *Client) handshakeHTTP(ctx context.Context, raw net.Conn, address string
 	cc, err := grpc.NewClient("passthrough:///peer", c.grpcOptions(once)...)
 	if err != nil {
 		raw.Close()
-		return nil, errs.Wrap(errs.Internal, "control.dial", err).WithPeer(address, "", "")
+		return nil, errs.Wrap(errs.Internal, "control.dial", err).OfPeer(address)
 	}
 	if answered(ctx, cc) {
 		watched.settle()
@@ -308,7 +308,7 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := errs.New(errs.Protocol, "control.dial", "").WithScope(errs.ScopeLink, errs.SideRemote).
-		WithPeer(address, "", "").
+		OfPeer(address).
 		WithHint("give the address that the peer's engine shows as its address")
 	switch {
 	case foreign(t.err), alertIn(t.first) > 0 && alertIn(t.first) != security.AlertAccessDenied:

@@ -376,7 +376,7 @@ func (c *Core) PeerGone(number uint32, cause *errs.Error, now clock.Time) {
 		return
 	}
 	if cause == nil {
-		cause = errs.New(errs.PeerUnreachable, "peer", "the peer has ended").WithPeer(p.name, "", "")
+		cause = errs.New(errs.PeerUnreachable, "peer", "the peer has ended").OfPeer(p.name)
 	}
 	p.gone, p.open = cause, 0
 	c.timers.Stop(&p.timer)

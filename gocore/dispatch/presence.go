@@ -238,7 +238,7 @@ func (c *Core) endOutage(p *peer, now clock.Time) {
 // silentError is the error of a request that has waited for a silent peer as long as it may.
 func (c *Core) silentError(p *peer, now clock.Time) *errs.Error {
 	return errs.New(errs.PeerUnreachable, "transfer", "the peer is silent: %s, and nothing proves that it has gone",
-		c.lastHeard(p, now)).WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(p.name, "", "").
+		c.lastHeard(p, now)).WithScope(errs.ScopeLink, errs.SideUnknown).OfPeer(p.name).
 		WithHint("transfer_stall_timeout and peer_outage_timeout are the limits")
 }
 

@@ -114,7 +114,7 @@ func (c *Core) lateFor(t *task) *errs.Error {
 	}
 	if l.peer.late == nil {
 		late := *errDeadline
-		l.peer.late = late.WithPeer(l.peer.name, "", "")
+		l.peer.late = late.OfPeer(l.peer.name)
 	}
 	return l.peer.late
 }

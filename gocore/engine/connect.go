@@ -82,5 +82,5 @@ func unconnected(p *peer, code errs.Code, what string, reasons []string) error {
 		what += ": " + strings.Join(reasons, "; ")
 	}
 	return errs.New(code, "connect", "%s", what).WithScope(errs.ScopeLink, errs.SidePath).
-		WithPeer(p.identity.Address, "", "")
+		OfPeer(p.identity.Address)
 }

@@ -53,7 +53,7 @@ func (p *peer) refreshSince(ctx context.Context, came uint64) error {
 			code = errs.Canceled
 		}
 		return errs.New(code, "segment", "no answer from %s in the time given: it is asked for its regions already",
-			p.identity.Address).WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(p.identity.Address, "", "")
+			p.identity.Address).WithScope(errs.ScopeLink, errs.SideUnknown).OfPeer(p.identity.Address)
 	}
 	defer d.end()
 	if d.asked.Load() != came && !d.cut {

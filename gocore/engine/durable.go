@@ -131,7 +131,7 @@ func (o syncOrder) carryOut(e *Engine, from int, asked bool) {
 	}
 	if !asked {
 		e.answer(o, errs.New(errs.Stale, "sync",
-			"the transport that wrote to it has left the file").WithPeer(o.peer.identity.Address, "", ""))
+			"the transport that wrote to it has left the file").OfPeer(o.peer.identity.Address))
 		return
 	}
 	e.answer(o, nil)

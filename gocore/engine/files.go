@@ -170,7 +170,7 @@ func (f *file) admits(p *peer, t *Terms) *errs.Error {
 	}
 	if t.Op == transport.Write && f.readOnly {
 		return errs.New(errs.PermissionDenied, "submit", "%s was opened for reading only", f.path).
-			WithPeer(p.identity.Address, "", "")
+			OfPeer(p.identity.Address)
 	}
 	return nil
 }

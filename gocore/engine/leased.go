@@ -24,13 +24,13 @@ func (p *peer) further(first *remoteRegion, offset, length uint64) (*remoteRegio
 	if !mem.Contains(whole, offset, length) {
 		return nil, 0, errs.New(errs.InvalidArgument, "submit",
 			"%d bytes at offset %d leave the remote region %q of %d bytes",
-			length, offset, first.Name, whole).WithPeer(p.identity.Address, "", "")
+			length, offset, first.Name, whole).OfPeer(p.identity.Address)
 	}
 	r := rangeOf(ranges, offset)
 	if !mem.Contains(r.Size, offset-r.Start, length) {
 		return nil, 0, errs.New(errs.InvalidArgument, "submit",
 			"%d bytes at offset %d lie in two ranges of the lease %q, the second one begins at %d", length, offset,
-			first.Name, r.Start+r.Size).WithPeer(p.identity.Address, "", "").
+			first.Name, r.Start+r.Size).OfPeer(p.identity.Address).
 			WithHint("move the bytes of each range by themselves, or as pages of a grid")
 	}
 	return t.byID[r.ID], offset - r.Start, nil

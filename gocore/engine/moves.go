@@ -205,7 +205,7 @@ func (p *peer) permits(t *Terms, remote *remoteRegion) *errs.Error {
 		!remote.Permission.Allows(t.Op == transport.Write) {
 		return errs.New(errs.PermissionDenied, "submit",
 			"%s of the remote region %q is not allowed: its permission is %s",
-			t.Op, remote.Name, remote.Permission).WithPeer(p.identity.Address, "", "")
+			t.Op, remote.Name, remote.Permission).OfPeer(p.identity.Address)
 	}
 	return nil
 }

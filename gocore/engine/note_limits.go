@@ -51,7 +51,7 @@ func notTaken(p *peer, why *errs.Error) *errs.Error {
 	if why != nil {
 		text += ": " + why.Cause
 	}
-	return errs.New(errs.Timeout, "notify", "%s", text).WithPeer(p.identity.Address, "", "")
+	return errs.New(errs.Timeout, "notify", "%s", text).OfPeer(p.identity.Address)
 }
 
 // cancelNote ends a batch that waits for its notification, and reports whether it did. The caller holds e.mu.

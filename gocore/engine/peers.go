@@ -233,7 +233,7 @@ func (p *peer) unreachable(op string) error {
 	}
 	return errs.New(errs.NoRoute, op, "no transport can carry bytes to this peer: %s",
 		strings.Join(append(reasons, closed...), "; ")).
-		WithScope(errs.ScopeLink, errs.SidePath).WithPeer(p.identity.Address, "", "")
+		WithScope(errs.ScopeLink, errs.SidePath).OfPeer(p.identity.Address)
 }
 
 // speaks returns the version of a transport's protocol for the peer, or why there is none. Peers name their transports
@@ -431,7 +431,7 @@ func (p *port) match(c *plan.Candidate, link transport.Link) {
 // when nothing of it is left.
 func (p *peer) detach(cause *errs.Error) {
 	own := *cause // shared with other peers
-	cause = own.WithPeer(p.identity.Address, "", "")
+	cause = own.OfPeer(p.identity.Address)
 	p.mu.Lock()
 	links := *p.links.Load()
 	none := make([]attachment, len(links))

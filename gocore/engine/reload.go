@@ -192,7 +192,7 @@ func (e *Engine) dismissAll(ctx context.Context, lost []suspect) {
 	now := e.nextEpoch()
 	eachOf(lost, len(lost), func(s suspect) {
 		cause := errs.New(errs.PeerNotAdmitted, "peer", "the peer is not admitted any more: %v", s.reason).
-			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(s.peer.Address, "", "")
+			WithScope(errs.ScopeLink, errs.SideRemote).OfPeer(s.peer.Address)
 		epoch := now
 		if s.kept {
 			epoch = transport.ForGood

@@ -255,7 +255,7 @@ func (e *Engine) reported(from transport.Peer, list []control.Traced) {
 		ev := event.Event{Kind: event.Traced, Peer: from.Address, Note: t.Turn.String(), Bytes: t.Bytes, Trace: t.Trace}
 		if t.Code != 0 {
 			ev.Err = errs.New(t.Code, "transfer", "%s", t.Cause).WithScope(errs.ScopeSlice, errs.SideRemote).
-				WithPeer(from.Address, "", "")
+				OfPeer(from.Address)
 		}
 		e.announce(&ev)
 	}

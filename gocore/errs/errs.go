@@ -206,6 +206,9 @@ func (e *Error) WithPeer(peer, transport, rail string) *Error {
 	return e
 }
 
+// OfPeer is WithPeer for an error of no transport.
+func (e *Error) OfPeer(peer string) *Error { return e.WithPeer(peer, "", "") }
+
 // Error gives "op: cause (peer …, rail …); hint".
 func (e *Error) Error() string {
 	var b strings.Builder

@@ -254,16 +254,16 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 	case hung || peer.Address == silentAddress && !ended:
 		<-ctx.Done()
 		return nil, errs.Wrap(errs.Timeout, "call", ctx.Err()).WithScope(errs.ScopeLink, errs.SideUnknown).
-			WithPeer(peer.Address, "", "")
+			OfPeer(peer.Address)
 	case target == nil:
 		return nil, errs.New(errs.PeerUnreachable, "call", "connection refused").
-			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
+			WithScope(errs.ScopeLink, errs.SideRemote).OfPeer(peer.Address)
 	case h.n.plane.Call != nil && target != h.n:
 		peer.Address = target.plane.Address
 		return h.n.plane.Call(ctx, peer, bytes.Clone(message))
 	case target.Peer.ID != peer.ID:
 		return nil, errs.New(errs.PeerRestarted, "call", "another incarnation answers").
-			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
+			WithScope(errs.ScopeLink, errs.SideRemote).OfPeer(peer.Address)
 	}
 	from := h.n.Peer
 	from.Self = target == h.n
