@@ -3,13 +3,14 @@ package segment
 import (
 	"encoding/binary"
 	"hash/crc32"
-	"sort"
+	"maps"
+	"slices"
 )
 
 // The encoding, in order; u is an unsigned varint, s is u and then u bytes of UTF-8:
 //
 //	"TENT", format (1 byte), flags (1 byte: 1 with descriptors)
-//	s address, s name, s machine id, s version, id of the engine (16 bytes), u epoch, u fences
+//	s address, s name, s machine id, s network, s version, id of the engine (16 bytes), u epoch, u fences
 //	u n, n times s            other addresses
 //	u n, n times s            locations, named below by their place in this table
 //	u n, n times s            transports, likewise; 0 without descriptors
@@ -123,7 +124,7 @@ func appendTexts(out []byte, texts []string) []byte {
 
 func sharedPrefix(a, b string) int {
 	n := min(len(a), len(b))
-	for i := 0; i < n; i++ {
+	for i := range n {
 		if a[i] != b[i] {
 			return i
 		}
@@ -138,11 +139,7 @@ type table struct {
 }
 
 func newTable(set map[string]int) table {
-	t := table{place: set}
-	for name := range set {
-		t.names = append(t.names, name)
-	}
-	sort.Strings(t.names)
+	t := table{names: slices.Sorted(maps.Keys(set)), place: set}
 	for i, name := range t.names {
 		set[name] = i
 	}
