@@ -73,8 +73,7 @@ func readAuthority(path string) (*authority, error) {
 // between the question and the answer. Its bytes are taken as they are: a line end is part of the key.
 func readKey(path string) ([]byte, error) {
 	refuse := func(format string, args ...any) ([]byte, error) {
-		return nil, errs.New(errs.InvalidArgument, "security", "security/cluster_key: "+format, args...).
-			WithScope(errs.ScopeTransport, errs.SideLocal)
+		return nil, wrongFile("security/cluster_key", format, args...)
 	}
 	// A FIFO would block until somebody writes.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

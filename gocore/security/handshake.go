@@ -34,10 +34,9 @@ func (p Proof) IsOlder(than Proof) bool { return p.made.Before(than.made) }
 
 // NotAdmitted is the error of a handshake with somebody whom the mode does not admit.
 type NotAdmitted struct {
-	Reason  string
-	Foreign bool // it did not agree to speak tent's protocol
-	unowned bool // the socket at the other end belongs to nobody: it may have been closed
-
+	Reason   string
+	Foreign  bool // it did not agree to speak tent's protocol
+	unowned  bool // the socket at the other end belongs to nobody: it may have been closed
 	unlisted bool // its certificate is good, and has no identity of security/allow
 }
 
@@ -90,7 +89,7 @@ func (c *Credentials) verify(now *shown, state tls.ConnectionState, usage x509.E
 	case MTLS:
 		var err error
 		proof.chain, proof.made = chain, time.Now()
-		proof.Identity, proof.Until, err = c.verifyIssued(now, chain, usage)
+		proof.Identity, proof.Until, err = c.verifyIssued(now, chain, usage, proof.made)
 		return proof, err
 	}
 	return proof, nil

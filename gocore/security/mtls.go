@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -145,18 +146,13 @@ func (c *Credentials) Still(proof Proof, at time.Time) error {
 	if c.mode != MTLS {
 		return nil
 	}
-	_, _, err := c.verifyAt(c.shows.Load(), proof.chain, x509.ExtKeyUsageAny, at)
+	_, _, err := c.verifyIssued(c.shows.Load(), proof.chain, x509.ExtKeyUsageAny, at)
 	return err
 }
 
-func (c *Credentials) verifyIssued(now *shown, chain []*x509.Certificate, usage x509.ExtKeyUsage) (string, time.Time,
-	error) {
-	return c.verifyAt(now, chain, usage, time.Now())
-}
-
-// verifyAt returns the identities of a chain and the end of its certificates, or the reason to refuse it.
-func (c *Credentials) verifyAt(now *shown, chain []*x509.Certificate, usage x509.ExtKeyUsage, at time.Time) (string,
-	time.Time, error) {
+// verifyIssued returns the identities of a chain and the end of its certificates, or the reason to refuse it at a time.
+func (c *Credentials) verifyIssued(now *shown, chain []*x509.Certificate, usage x509.ExtKeyUsage,
+	at time.Time) (string, time.Time, error) {
 	if len(chain) < 2 {
 		return "", time.Time{}, refuse("it has no certificate of an authority; security/ca, cert and key give one")
 	}
@@ -201,14 +197,9 @@ func defectOf(err error) string {
 // endOf returns the time until which one of the chains is valid.
 func endOf(chains [][]*x509.Certificate) (end time.Time) {
 	for _, chain := range chains {
-		first := chain[0].NotAfter
-		for _, each := range chain {
-			if each.NotAfter.Before(first) {
-				first = each.NotAfter
-			}
-		}
-		if first.After(end) {
-			end = first
+		first := slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+		if first.NotAfter.After(end) {
+			end = first.NotAfter
 		}
 	}
 	return end
@@ -257,12 +248,15 @@ func spiffeID(u *url.URL) (string, error) {
 
 // readFiles reads the three files, and notes their states.
 func (c *Credentials) readFiles(state *fileStates) (texts [3][]byte, err error) {
-	for i, f := range []struct{ setting, path string }{{"security/cert", c.files.Certificate},
-		{"security/key", c.files.Key}, {"security/ca", c.files.Authorities}} {
+	for i, f := range []struct {
+		setting, path string
+		secret        bool
+	}{{"security/cert", c.files.Certificate, false}, {"security/key", c.files.Key, true},
+		{"security/ca", c.files.Authorities, false}} {
 		if f.path == "" {
 			return texts, wrongFile(f.setting, "it is not set; mode mtls needs cert, key, ca and allow")
 		}
-		if texts[i], state[i], err = readPEM(f.setting, f.path, i == 1); err != nil {
+		if texts[i], state[i], err = readPEM(f.setting, f.path, f.secret); err != nil {
 			return texts, err
 		}
 	}

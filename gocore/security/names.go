@@ -127,16 +127,6 @@ func parsePattern(p string) (pattern, defect string) {
 	return "", "it begins with no kind of identity"
 }
 
-// partsOf returns the character that ends a part of an identity or a pattern of its kind, -1 if it is of none.
-func partsOf(text string) int {
-	for _, k := range kinds {
-		if strings.HasPrefix(text, k.prefix) && len(text) > len(k.prefix) {
-			return int(k.parts)
-		}
-	}
-	return -1
-}
-
 func printable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r >= 0x7f })
 }
@@ -144,25 +134,28 @@ func printable(text string) bool {
 // Admit reports whether one of an engine's names matches; names are separated by spaces, see transport.Peer.Names.
 func (n *Names) Admit(identities string) bool {
 	for identity := range strings.FieldsSeq(identities) {
-		if n.matchOne(identity) {
-			return true
+		for _, p := range n.patterns {
+			if matches(p, identity, partsOf(p)) {
+				return true
+			}
 		}
 	}
 	return false
+}
+
+// partsOf returns the character that ends a part of a pattern, 0 if nothing does.
+func partsOf(pattern string) byte {
+	for _, k := range kinds {
+		if strings.HasPrefix(pattern, k.prefix) {
+			return k.parts
+		}
+	}
+	return 0
 }
 
 // IDsAlone reports whether all patterns are of engines' IDs, which every mode proves.
 func (n *Names) IDsAlone() bool {
 	return !slices.ContainsFunc(n.patterns, func(p string) bool { return !strings.HasPrefix(p, "id:") })
-}
-
-func (n *Names) matchOne(identity string) bool {
-	for _, p := range n.patterns {
-		if p == "**" || matches(p, identity, byte(max(0, partsOf(p)))) {
-			return true
-		}
-	}
-	return false
 }
 
 // String returns the patterns in order: equal texts are equal rules.
