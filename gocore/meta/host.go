@@ -154,8 +154,7 @@ func (n Lookups) named(name string) (netip.Addr, error) {
 		}
 		return r
 	}
-	slices.SortStableFunc(own, func(a, b netip.Addr) int { return rank(a) - rank(b) })
-	return own[0], nil
+	return slices.MinFunc(own, func(a, b netip.Addr) int { return rank(a) - rank(b) }), nil
 }
 
 func lookup(host string) ([]netip.Addr, error) {

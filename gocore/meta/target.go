@@ -136,8 +136,7 @@ func isIPv6(host string) bool {
 
 // isHost accepts any name that a resolver could know. Underscores are not in the RFC, but container networks use them.
 func isHost(host string) bool {
-	for i := 0; i < len(host); i++ {
-		c := host[i]
+	for _, c := range host {
 		switch {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '.', c == '_':
 		default:

@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -105,10 +106,10 @@ func New(o Options) *Names {
 
 // CheckName returns why a name cannot stand in a service, nil if it can.
 func CheckName(name string) error {
-	bad := strings.IndexFunc(name, func(r rune) bool {
+	bad := strings.ContainsFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-", r)
 	})
-	if name == "" || len(name) > nameMax || bad >= 0 {
+	if name == "" || len(name) > nameMax || bad {
 		return errs.New(errs.InvalidArgument, "name", "%q cannot be the name of an engine: it has 1 to %d %s",
 			errs.Printable(name, nameMax), nameMax, nameAllowed)
 	}
@@ -234,10 +235,7 @@ func (n *Names) canAsk(r record) bool {
 // renew makes the published names last, and publishes those again that the service has lost.
 func (n *Names) renew() {
 	n.mu.Lock()
-	own := make(map[string][]byte, len(n.own))
-	for name, value := range n.own {
-		own[name] = value
-	}
+	own := maps.Clone(n.own)
 	n.mu.Unlock()
 	var problem error
 	for name, value := range own {

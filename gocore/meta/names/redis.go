@@ -24,8 +24,8 @@ type Redis struct {
 var _ Service = (*Redis)(nil)
 
 var (
-	// swap also says so on the channel of the key, for Watch. It and its like take the key, the value that must be
-	// there ("" for none), the new value, and milliseconds.
+	// Each takes the key and the value that must be there. swapScript takes "" for none, and the new value behind it.
+	// It says so on the channel of the key, for Watch. Leases are in milliseconds.
 	swapScript = redis.NewScript(`
 		if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 		redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])

@@ -40,11 +40,9 @@ func (n *Names) Changed(ctx context.Context, name string, from meta.Target) {
 		if n.changedWithinLease(ctx, key, name, from) {
 			return
 		}
-		pause := time.NewTimer(rewatch)
 		select {
-		case <-pause.C:
+		case <-time.After(rewatch):
 		case <-ctx.Done():
-			pause.Stop()
 		}
 	}
 }
