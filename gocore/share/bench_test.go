@@ -3,7 +3,6 @@ package share
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"testing"
 
@@ -26,8 +25,7 @@ type Other struct{}
 
 // Hammer takes part in the file of that name, as fast as it can, from now on.
 func (o *Other) Hammer(name string, _ *int) error {
-	m, err := Open(context.Background(), Options{Name: name, Branch: "transports/tcp", Interval: interval,
-		Log: slog.New(slog.DiscardHandler)})
+	m, err := Open(context.Background(), optionsOf(name))
 	if err != nil {
 		return err
 	}
@@ -55,8 +53,7 @@ func BenchmarkSlice(b *testing.B) {
 	for _, others := range []int{0, 1} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
 			name := fmt.Sprintf("/tent-bench-%d", os.Getpid())
-			m, err := Open(context.Background(), Options{Name: name, Branch: "transports/tcp", Interval: interval,
-				Log: slog.New(slog.DiscardHandler)})
+			m, err := Open(context.Background(), optionsOf(name))
 			require.NoError(b, err)
 			defer os.Remove(folder + name)
 			defer m.Close()

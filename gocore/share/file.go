@@ -3,6 +3,7 @@ package share
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -27,9 +28,10 @@ type naming struct {
 
 func (n *naming) key() string { return n.branch + "/shared_quota_shm_path" }
 
-// hint is the QoS seed's advice.
-func (n *naming) hint() string {
-	return "remove it when nobody uses it (rm -f " + n.path + "), or set " + n.key() + " to another name"
+// unusable is the error of a file that is none of ours, with the QoS seed's advice.
+func (n *naming) unusable(format string, args ...any) *errs.Error {
+	return errs.New(errs.InvalidEntry, op, "%s %s", n.path, fmt.Sprintf(format, args...)).
+		WithHint("remove it when nobody uses it (rm -f %s), or set %s to another name", n.path, n.key())
 }
 
 // file is an open file with its mapping. It is used by one goroutine at a time; others touch only the mapping.
@@ -135,16 +137,14 @@ func (f *file) valid(stat *unix.Stat_t) *errs.Error {
 	head := f.words(0, atTaken/8)
 	switch have := head[atVersion/8] & 0xffffffff; {
 	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
-		return errs.New(errs.InvalidEntry, op, "%s is no regular file", f.path).WithHint("%s", f.hint())
+		return f.unusable("is no regular file")
 	case head[atMagic/8] != magic:
-		return errs.New(errs.InvalidEntry, op, "%s does not hold shared slots: it begins with %#x instead of %#x",
-			f.path, head[atMagic/8], uint64(magic)).WithHint("%s", f.hint())
+		return f.unusable("does not hold shared slots: it begins with %#x instead of %#x", head[atMagic/8],
+			uint64(magic))
 	case have != version:
-		return errs.New(errs.InvalidEntry, op, "%s has version %d of shared slots, this is version %d", f.path, have,
-			version).WithHint("%s", f.hint())
+		return f.unusable("has version %d of shared slots, this is version %d", have, version)
 	case stat.Size != fileBytes:
-		return errs.New(errs.InvalidEntry, op, "%s has %d bytes instead of %d: somebody cut it or wrote to it", f.path,
-			stat.Size, fileBytes).WithHint("%s", f.hint())
+		return f.unusable("has %d bytes instead of %d: somebody cut it or wrote to it", stat.Size, fileBytes)
 	case head[atClock/8] != clockID():
 		return errs.New(errs.InvalidEntry, op, "%s belongs to processes with another monotonic clock (time namespace)",
 			f.path).WithHint("set %s to another name", f.key())
@@ -156,7 +156,11 @@ func (f *file) valid(stat *unix.Stat_t) *errs.Error {
 func (f *file) words(at, n int) []uint64 {
 	b := make([]byte, n*8)
 	_, _ = unix.Pread(f.fd, b, int64(at)) // unread words stay zero, and zero is refused or means nothing
-	list := make([]uint64, n)
+	return wordsOf(b)
+}
+
+func wordsOf(b []byte) []uint64 {
+	list := make([]uint64, len(b)/8)
 	for i := range list {
 		list[i] = binary.NativeEndian.Uint64(b[i*8:])
 	}
@@ -202,7 +206,7 @@ func (n *naming) refused(err error) *errs.Error {
 		return n.foreignUser(int(stat.Uid))
 	}
 	if errors.Is(err, unix.ELOOP) {
-		return errs.New(errs.InvalidEntry, op, "%s is a symbolic link", n.path).WithHint("%s", n.hint())
+		return n.unusable("is a symbolic link")
 	}
 	return errs.Wrap(codeOf(err), op, err).WithHint("%s names %s", n.key(), n.path)
 }

@@ -28,7 +28,9 @@ func (m *Memory) keep(ctx context.Context) {
 		case <-m.woken:
 		case <-timer.C:
 		}
-		m.tend(ctx)
+		if change, cause := m.settle(ctx); change {
+			m.told(cause)
+		}
 		if m.stirred.Swap(false) {
 			timer.Reset(round)
 			continue
@@ -41,14 +43,8 @@ func (m *Memory) keep(ctx context.Context) {
 	}
 }
 
-// tend is one round.
-func (m *Memory) tend(ctx context.Context) {
-	if change, cause := m.settle(ctx); change {
-		m.told(cause)
-	}
-}
-
-// settle brings file and devices to where they should be. It reports whether sharing has begun or ended, and why.
+// settle is one round: it brings file and devices to where they should be. It reports whether sharing has begun or
+// ended, and why.
 func (m *Memory) settle(ctx context.Context) (change bool, cause *errs.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -24,7 +24,7 @@ type Options struct {
 	Interval time.Duration // of a slot: the same for all that share
 	Log      *slog.Logger
 	// Told is called when nothing is shared any more, with the cause, and with nil when it is again. It is called from
-	// the keeper's goroutine, without a lock; nil is nobody.
+	// the keeper's goroutine, without a lock.
 	Told func(cause *errs.Error)
 }
 
@@ -68,9 +68,6 @@ func Open(ctx context.Context, o Options) (*Memory, error) {
 	m := &Memory{name: naming{path: pathOf(o.Name), branch: o.Branch, interval: o.Interval}, log: o.Log, told: o.Told,
 		slots: qos.Slots{Interval: o.Interval}, grain: grain(o.Interval), netns: namespace("net"),
 		woken: make(chan struct{}, 1)}
-	if m.told == nil {
-		m.told = func(*errs.Error) {}
-	}
 	if err := m.join(ctx, openWait); err != nil {
 		return nil, err
 	}

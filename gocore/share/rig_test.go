@@ -50,9 +50,16 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) path() string { return folder + r.name }
 
+// optionsOf are those of a memory that reports to nobody.
+func optionsOf(name string) Options {
+	return Options{Name: name, Branch: "transports/tcp", Interval: interval, Log: slog.New(slog.DiscardHandler),
+		Told: func(*errs.Error) {}}
+}
+
 func (r *rig) options() Options {
-	return Options{Name: r.name, Branch: "transports/tcp", Interval: interval, Log: slog.New(slog.DiscardHandler),
-		Told: func(cause *errs.Error) { r.told <- cause }}
+	o := optionsOf(r.name)
+	o.Told = func(cause *errs.Error) { r.told <- cause }
+	return o
 }
 
 func (r *rig) open() *Memory {

@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"encoding/binary"
 	"slices"
 	"time"
 
@@ -18,6 +17,15 @@ import (
 //	lock of a row     held by its process for as long as it shares: a row with a free lock is of a dead process
 //	lock of the table held for microseconds, to take or give back a row, and to find or make a device;
 //	                  never by the data path
+
+// rows has a bit for each row that is taken.
+type rows []uint64
+
+func (r rows) has(row int) bool { return r[row/64]>>(row%64)&1 != 0 }
+func (r rows) add(row int)      { r[row/64] |= 1 << (row % 64) }
+func (r rows) remove(row int)   { r[row/64] &^= 1 << (row % 64) }
+
+func (f *file) taken() rows { return f.words(atTaken, takenWords) }
 
 // lock takes the lock of a byte, without waiting.
 func (f *file) lock(at int) bool { return f.flock(unix.F_WRLCK, at) == nil }
@@ -80,7 +88,7 @@ func (f *file) join() *errs.Error {
 			WithHint("give all the same, or set %s to another name", f.key())
 	}
 	for row := range rowsMax {
-		if taken[row/64]>>(row%64)&1 != 0 || !f.lock(rowAt(row)) {
+		if taken.has(row) || !f.lock(rowAt(row)) {
 			continue
 		}
 		if err := unix.Fallocate(f.fd, 0, int64(rowAt(row)), rowBytes); err != nil {
@@ -90,7 +98,7 @@ func (f *file) join() *errs.Error {
 		f.row = row
 		f.put(rowAt(row), make([]uint64, rowBytes/8)...) // the row of the previous owner
 		f.put(rowAt(row)+atPid, uint64(unix.Getpid()))
-		taken[row/64] |= 1 << (row % 64)
+		taken.add(row)
 		f.put(atTaken, taken...)
 		return nil
 	}
@@ -100,13 +108,13 @@ func (f *file) join() *errs.Error {
 
 // sweep gives the rows of the dead back, and returns those of the living. The content of a row without owner does not
 // count. The caller has the table's lock.
-func (f *file) sweep() []uint64 {
-	taken := f.words(atTaken, takenWords)
+func (f *file) sweep() rows {
+	taken := f.taken()
 	for row := range rowsMax {
-		if row == f.row || taken[row/64]>>(row%64)&1 == 0 || !f.lock(rowAt(row)) {
+		if row == f.row || !taken.has(row) || !f.lock(rowAt(row)) {
 			continue
 		}
-		taken[row/64] &^= 1 << (row % 64)
+		taken.remove(row)
 		f.unlock(rowAt(row))
 	}
 	f.put(atTaken, taken...)
@@ -115,8 +123,8 @@ func (f *file) sweep() []uint64 {
 
 // leave gives our row back. The caller has the table's lock.
 func (f *file) leave() *errs.Error {
-	taken := f.words(atTaken, takenWords)
-	taken[f.row/64] &^= 1 << (f.row % 64)
+	taken := f.taken()
+	taken.remove(f.row)
 	f.put(atTaken, taken...)
 	return nil
 }
@@ -125,11 +133,13 @@ func (f *file) leave() *errs.Error {
 // has the table's lock.
 func (f *file) device(name string) (index int, problem *errs.Error) {
 	index = -1
-	used := f.used()
+	b := make([]byte, nameBytes)
+	copy(b[:nameBytes-1], name)
+	words, used := wordsOf(b), f.used()
 	for i := range devicesMax {
 		entry := f.words(deviceAt(i), nameBytes/8)
 		switch {
-		case nameOf(entry) == name:
+		case slices.Equal(entry, words):
 			f.use(i)
 			return i, nil
 		case index < 0 && (entry[0] == 0 || used>>i&1 == 0):
@@ -141,7 +151,6 @@ func (f *file) device(name string) (index int, problem *errs.Error) {
 			devicesMax, name)
 	}
 	// The first word last: an entry without it is free, so there is never half a name.
-	words := wordsOf(name)
 	f.put(deviceAt(index), make([]uint64, deviceBytes/8)...)
 	f.put(deviceAt(index)+8, words[1:]...)
 	f.put(deviceAt(index), words[0])
@@ -153,7 +162,7 @@ func (f *file) device(name string) (index int, problem *errs.Error) {
 func (f *file) used() (bits uint64) {
 	taken := f.sweep()
 	for row := range rowsMax {
-		if taken[row/64]>>(row%64)&1 != 0 {
+		if taken.has(row) {
 			bits |= f.words(rowAt(row)+atUses, 1)[0]
 		}
 	}
@@ -168,35 +177,11 @@ func (f *file) use(device int) {
 
 // processes is the number of engines that share the file, this one among them.
 func (f *file) processes() int {
-	n := 1
-	taken := f.words(atTaken, takenWords)
+	n, taken := 1, f.taken()
 	for row := range rowsMax {
-		if row != f.row && taken[row/64]>>(row%64)&1 != 0 && f.alive(row) {
+		if row != f.row && taken.has(row) && f.alive(row) {
 			n++
 		}
 	}
 	return n
-}
-
-func wordsOf(name string) []uint64 {
-	b := make([]byte, nameBytes)
-	copy(b[:nameBytes-1], name)
-	words := make([]uint64, nameBytes/8)
-	for i := range words {
-		words[i] = binary.NativeEndian.Uint64(b[i*8:])
-	}
-	return words
-}
-
-func nameOf(words []uint64) string {
-	var b []byte
-	for _, w := range words {
-		b = binary.NativeEndian.AppendUint64(b, w)
-	}
-	for i, c := range b {
-		if c == 0 {
-			return string(b[:i])
-		}
-	}
-	return string(b)
 }
