@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -117,31 +119,26 @@ var families = []family{
 		"Times that an ambient fault has struck: one that belongs to the stage of a test, such as its rails' rate.",
 		counter, func(t *Transport) float64 { return float64(t.Ambient) }),
 
-	latencies("tent_read_latency_us", "Microseconds from submit to end of READ requests that completed.",
-		transport.Read),
-	latencies("tent_write_latency_us", "Microseconds from submit to end of WRITE requests that completed.",
-		transport.Write),
+	distribution("tent_read_latency_us", "Microseconds from submit to end of READ requests that completed.",
+		microseconds, func(c *dispatch.Counters) *dispatch.Histogram { return &c.ByOp[transport.Read].Latency }),
+	distribution("tent_write_latency_us", "Microseconds from submit to end of WRITE requests that completed.",
+		microseconds, func(c *dispatch.Counters) *dispatch.Histogram { return &c.ByOp[transport.Write].Latency }),
 	{name: "tent_transport_attempt_latency_us", help: "Microseconds of a slice, from acceptance to completion.",
 		kind: histogram, labels: byOperation, buckets: microseconds, samples: attempts},
-	sizesOf("tent_read_size_bytes", "Bytes of a READ request.", transport.Read),
-	sizesOf("tent_write_size_bytes", "Bytes of a WRITE request.", transport.Write),
-	{name: "tent_stage_queue_wait_us", help: "Microseconds from submit to a request's first slice.", kind: histogram,
-		labels: byClass, buckets: microseconds,
-		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.QueueWait} })},
-	{name: "tent_slot_wait_us", help: "Microseconds of each wait for a slot of time of the host's processes.",
-		kind: histogram, labels: byClass, buckets: microseconds,
-		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.SlotWait} })},
+	distribution("tent_read_size_bytes", "Bytes of a READ request.", sizes,
+		func(c *dispatch.Counters) *dispatch.Histogram { return &c.ByOp[transport.Read].Sizes }),
+	distribution("tent_write_size_bytes", "Bytes of a WRITE request.", sizes,
+		func(c *dispatch.Counters) *dispatch.Histogram { return &c.ByOp[transport.Write].Sizes }),
+	distribution("tent_stage_queue_wait_us", "Microseconds from submit to a request's first slice.", microseconds,
+		func(c *dispatch.Counters) *dispatch.Histogram { return &c.QueueWait }),
+	distribution("tent_slot_wait_us", "Microseconds of each wait for a slot of time of the host's processes.",
+		microseconds, func(c *dispatch.Counters) *dispatch.Histogram { return &c.SlotWait }),
 
 	{name: "tent_rails", help: "Rails by state.", kind: gauge, labels: []string{"transport", "state"}, samples: rails},
 	perRail("tent_rail_health", "Health of a rail, 1000 at best.", gauge,
 		func(r *Rail) float64 { return float64(r.Health) }),
 	perRail("tent_rail_slow", "1 while a rail carries less than half of its nominal or usual rate although it is full.",
-		gauge, func(r *Rail) float64 {
-			if r.Slow {
-				return 1
-			}
-			return 0
-		}),
+		gauge, func(r *Rail) float64 { return flag(r.Slow) }),
 	perRail("tent_rail_rate_bytes", "Bytes a second that a rail is believed to carry.", gauge,
 		func(r *Rail) float64 { return r.Rate }),
 	perRail("tent_rail_in_flight_bytes", "Bytes handed to a rail and not completed.", gauge,
@@ -151,7 +148,7 @@ var families = []family{
 	perRail("tent_rail_failures_total", "Errors that counted against a rail.", counter,
 		func(r *Rail) float64 { return float64(r.Errors) }),
 	{name: "tent_rail_state", help: "Always 1; the label tells the state of a rail.", kind: gauge,
-		labels: append(byRail[:len(byRail):len(byRail)], "state"), samples: func(s *Snapshot, out emit) {
+		labels: slices.Concat(byRail, []string{"state"}), samples: func(s *Snapshot, out emit) {
 			for i := range s.Rails {
 				out(sample{labels: append(s.Rails[i].labels(), s.Rails[i].State), value: 1})
 			}
@@ -176,12 +173,7 @@ var families = []family{
 	single("tent_registered_bytes", "Bytes of registered regions.", gauge,
 		func(s *Snapshot) float64 { return float64(s.RegisteredBytes) }),
 	single("tent_insecure", "1 while the engine admits anybody who reaches it, else 0.", gauge,
-		func(s *Snapshot) float64 {
-			if s.Insecure {
-				return 1
-			}
-			return 0
-		}),
+		func(s *Snapshot) float64 { return flag(s.Insecure) }),
 	single("tent_staging_slots", "Slots of the pools in host memory through which memory of devices goes.", gauge,
 		func(s *Snapshot) float64 { return float64(s.StageSlots) }),
 	single("tent_staging_slots_free", "Slots of those pools that no request holds.", gauge,
@@ -244,8 +236,7 @@ func perClass(name, help string, read func(*dispatch.Counters) uint64) family {
 func perOperation(name, help string, read func(*dispatch.Counters, int) uint64) family {
 	return family{name: name, help: help, kind: counter, labels: byOperation,
 		samples: eachOperation(func(c *dispatch.Counters, op int) sample {
-			return sample{value: float64(read(c,
-				op))}
+			return sample{value: float64(read(c, op))}
 		})}
 }
 
@@ -271,14 +262,17 @@ func single(name, help string, k kind, read func(*Snapshot) float64) family {
 	return family{name: name, help: help, kind: k, samples: func(s *Snapshot, out emit) { out(sample{value: read(s)}) }}
 }
 
-func latencies(name, help string, op transport.Op) family {
-	return family{name: name, help: help, kind: histogram, labels: byClass, buckets: microseconds,
-		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.ByOp[op].Latency} })}
+func distribution(name, help string, buckets span, read func(*dispatch.Counters) *dispatch.Histogram) family {
+	return family{name: name, help: help, kind: histogram, labels: byClass, buckets: buckets,
+		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: read(c)} })}
 }
 
-func sizesOf(name, help string, op transport.Op) family {
-	return family{name: name, help: help, kind: histogram, labels: byClass, buckets: sizes,
-		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.ByOp[op].Sizes} })}
+// flag is 1 for true.
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 func attempts(s *Snapshot, out emit) {
