@@ -96,15 +96,7 @@ func newConfig(o Options) *Config {
 		c.carriers[i].Transport = t
 		all = append(all, c.declare(&c.carriers[i])...)
 	}
-	declared := map[string]bool{}
-	for i := range all {
-		declared[all[i].Key] = true
-	}
-	for _, line := range inert() {
-		if !declared[line.Key] { // else a transport of this build reads it
-			all = append(all, line)
-		}
-	}
+	all = append(all, inert()...) // last: a key that a transport of this build reads is its own
 	slices.SortStableFunc(all, func(a, b Setting) int { return strings.Compare(group(a.Key), group(b.Key)) })
 	c.tree = newTree(all)
 	return c

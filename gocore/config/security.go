@@ -1,26 +1,17 @@
 package config
 
 import (
-	"fmt"
+	"errors"
 	"slices"
 
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// plannedSecurity names the keys of modes that do not exist yet. A user of one counts on its protection, so it is
-// refused by name.
-var plannedSecurity = map[string]string{
-	"security/mode": "the keys choose the mode",
-}
+// modeKey is a key that there is not. A user of it counts on the protection of a mode, so it is refused by name.
+const modeKey = "security/mode"
 
-// checkPlanned refuses a key of plannedSecurity.
-func checkPlanned(key string) error {
-	if of, planned := plannedSecurity[key]; planned {
-		return fmt.Errorf("%s: not in this version (%s); security takes cluster_key, local_users, or ca, cert, key "+
-			"and allow", key, of)
-	}
-	return nil
-}
+var errModeKey = errors.New(modeKey + ": not in this version (the keys choose the mode); security takes cluster_key, " +
+	"local_users, or ca, cert, key and allow")
 
 // securityModes lists the keys of each mode, the one that names it first.
 var securityModes = [][]string{{"security/cluster_key"}, {"security/local_users"}, {"insecure"},

@@ -212,7 +212,6 @@ func checkMatrix(v any) error {
 	return nil
 }
 
-// checkFolders takes absolute paths. Whether they exist is seen when a file is opened: a mount may come later.
 func checkFactors(v any) error {
 	if n := len(v.([]float64)); n != 3 {
 		return fmt.Errorf("it has %d numbers", n)
@@ -220,6 +219,7 @@ func checkFactors(v any) error {
 	return nil
 }
 
+// checkFolders takes absolute paths. Whether they exist is seen when a file is opened: a mount may come later.
 func checkFolders(v any) error {
 	for _, text := range v.([]string) {
 		if !path.IsAbs(text) {

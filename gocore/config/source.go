@@ -35,9 +35,6 @@ func Variables() []string { return append(variables[:], faultsVariable) }
 // fileBytesMax bounds the size of a settings file: a path that names a device by mistake must not fill memory.
 const fileBytesMax = 4 << 20
 
-// jsonNumber keeps integers of 64 bits exact.
-type jsonNumber = json.Number
-
 // layer is one source of settings.
 type layer struct {
 	origin   string
@@ -144,7 +141,7 @@ func reason(err error) error {
 // parse decodes one JSON object; an error names the line that cannot be read.
 func parse(origin string, data []byte) (layer, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber()
+	decoder.UseNumber() // integers of 64 bits stay exact
 	l := layer{origin: origin}
 	err := decoder.Decode(&l.document)
 	if err == nil {
@@ -229,10 +226,9 @@ func (c *Config) flatten(prefix string, document map[string]any, given map[strin
 			continue
 		}
 		object, isObject := v.(map[string]any)
-		if err := checkPlanned(key); err != nil {
-			return err
-		}
 		switch {
+		case key == modeKey:
+			return errModeKey
 		case isObject && (len(object) > 0 || c.isBranch(key)):
 			if err := c.flatten(key+"/", object, given); err != nil {
 				return err

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -66,7 +67,7 @@ func (t Takes) String() string {
 }
 
 func (t Takes) span() string {
-	s := "from " + t.number(t.Min) + " to " + t.number(t.Max)
+	s := "from " + number(t.Min) + " to " + number(t.Max)
 	if t.Unit != "" {
 		s += " " + t.Unit
 	}
@@ -80,7 +81,7 @@ func (t Takes) span() string {
 }
 
 // number prints a bound without an exponent where people would write it without one.
-func (t Takes) number(f float64) string {
+func number(f float64) string {
 	if f == math.Trunc(f) && math.Abs(f) < 1e18 {
 		return strconv.FormatInt(int64(f), 10)
 	}
@@ -282,7 +283,7 @@ func toInt(v any) (int64, bool) {
 		return v, true
 	case uint64:
 		return int64(min(v, math.MaxInt64)), true
-	case jsonNumber:
+	case json.Number:
 		if n, err := v.Int64(); err == nil {
 			return n, true
 		}
@@ -309,7 +310,7 @@ func toFloat(v any) (float64, bool) {
 	switch v := v.(type) {
 	case float64:
 		return v, true
-	case jsonNumber:
+	case json.Number:
 		f, err := v.Float64()
 		return f, err == nil
 	}

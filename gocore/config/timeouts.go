@@ -7,19 +7,15 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// ladders are the time limits that only make sense in this order, from the shortest to the longest. A rail is suspected
+// ladder has the time limits that only make sense in this order, from the shortest to the longest. A rail is suspected
 // before it is given up, that before its attempts have failed on their transport, and that before the task ends. The
 // LNet seed asks for this relation; the caller's own time-out is no part of it.
-var ladders = [...][]string{
-	{"rail_suspect_ms", "rail_condemn_ms", "attempt_timeout_ms", "transfer_stall_timeout"},
-}
+var ladder = [...]string{"rail_suspect_ms", "rail_condemn_ms", "attempt_timeout_ms", "transfer_stall_timeout"}
 
-// checkTimeouts wants the ladders to rise, and the pauses between rounds to fit into a task.
+// checkTimeouts wants the ladder to rise, and the pauses between rounds to fit into a task.
 func (c *Config) checkTimeouts() error {
-	for _, ladder := range ladders {
-		if err := c.climb(ladder); err != nil {
-			return err
-		}
+	if err := c.climb(); err != nil {
+		return err
 	}
 	if err := c.checkOutage(); err != nil {
 		return err
@@ -50,9 +46,9 @@ func (c *Config) inheritSuspicion() {
 	}
 }
 
-// climb checks one ladder. Limits that nobody has set give way to those that somebody has: each is at most a third of
+// climb checks the ladder. Limits that nobody has set give way to those that somebody has: each is at most a third of
 // the next one.
-func (c *Config) climb(ladder []string) error {
+func (c *Config) climb() error {
 	for i := len(ladder) - 2; i >= 0; i-- {
 		low, high := c.index[ladder[i]], c.index[ladder[i+1]]
 		most := c.duration(high)
@@ -63,8 +59,7 @@ func (c *Config) climb(ladder []string) error {
 			c.origins[low] = OriginDefault + " (below " + ladder[i+1] + ")"
 		default:
 			return errs.New(errs.InvalidArgument, "config", "%s is %v (%s), which is not less than %s, %v (%s)",
-				ladder[i],
-				c.duration(low), c.origins[low], ladder[i+1], most, c.origins[high]).
+				ladder[i], c.duration(low), c.origins[low], ladder[i+1], most, c.origins[high]).
 				WithHint("a limit inside another one must be the shorter")
 		}
 	}
