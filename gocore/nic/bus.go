@@ -31,7 +31,7 @@ func BusPath(root fs.FS, address string) string {
 
 // BusNode returns the NUMA node of a PCI function, -1 if it is not known.
 func BusNode(root fs.FS, address string) int {
-	if n, err := strconv.Atoi(text(root, functions+address+"/numa_node")); err == nil {
+	if n, err := strconv.Atoi(Text(root, functions+address+"/numa_node")); err == nil {
 		return n
 	}
 	return -1

@@ -40,17 +40,17 @@ func Read(root fs.FS, name string) (NIC, bool) { return look(root, name, 1) }
 
 func look(root fs.FS, name string, depth int) (NIC, bool) {
 	folder := path.Join(Folder, name)
-	flags, err := strconv.ParseUint(text(root, folder+"/flags"), 0, 32)
+	flags, err := strconv.ParseUint(Text(root, folder+"/flags"), 0, 32)
 	if err != nil {
 		return NIC{Node: -1}, false // also a file like bonding_masters
 	}
-	n := NIC{Node: -1, Virtual: true, Up: flags&interfaceUp != 0 && carries(text(root, folder+"/operstate"))}
-	n.MTU, _ = strconv.Atoi(text(root, folder+"/mtu")) // 0: unknown
+	n := NIC{Node: -1, Virtual: true, Up: flags&interfaceUp != 0 && carries(Text(root, folder+"/operstate"))}
+	n.MTU, _ = strconv.Atoi(Text(root, folder+"/mtu")) // 0: unknown
 	device := deviceOf(root, folder)
 	if device == "" {
 		return n, true
 	}
-	speed := parseSpeed(text(root, folder+"/speed"))
+	speed := parseSpeed(Text(root, folder+"/speed"))
 	if n.Virtual = strings.HasPrefix(device, "sys/devices/virtual/"); !n.Virtual {
 		n.PCIBusID, n.Node = locate(root, device)
 		n.SpeedMbps = speed
@@ -106,7 +106,7 @@ func locate(root fs.FS, device string) (pci string, node int) {
 		if pci == "" && pciAddress.MatchString(path.Base(device)) {
 			pci = path.Base(device)
 		}
-		if content := text(root, device+"/numa_node"); content != "" && !told {
+		if content := Text(root, device+"/numa_node"); content != "" && !told {
 			told = true
 			if n, err := strconv.Atoi(content); err == nil {
 				node = n
@@ -125,8 +125,8 @@ func parseSpeed(content string) uint64 {
 	return uint64(n)
 }
 
-// text is a small file without the space around it, "" if it cannot be read.
-func text(root fs.FS, name string) string {
+// Text returns a small file of /sys or /proc without the space around it, "" if it cannot be read.
+func Text(root fs.FS, name string) string {
 	data, err := fs.ReadFile(root, name)
 	if err != nil {
 		return ""

@@ -1,8 +1,6 @@
 package scrape
 
 import (
-	"io"
-	"log"
 	"net"
 	"sync"
 )
@@ -55,6 +53,3 @@ func (c *placed) Close() error {
 	c.leave()
 	return err
 }
-
-// silent drops the lines of net/http about mistakes of callers, which could fill a log.
-func silent() *log.Logger { return log.New(io.Discard, "", 0) }

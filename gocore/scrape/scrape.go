@@ -14,6 +14,8 @@ package scrape
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"strconv"
@@ -81,7 +83,8 @@ func Listen(address string, source Source) (*Server, error) {
 	mux.HandleFunc("GET /events", s.answer(s.writeEvents))
 	mux.HandleFunc("GET /{$}", s.answer(writeIndex))
 	s.http = http.Server{Handler: mux, MaxHeaderBytes: headBytes, ReadHeaderTimeout: headLimit, ReadTimeout: headLimit,
-		WriteTimeout: answerLimit, IdleTimeout: idleLimit, ErrorLog: silent(),
+		WriteTimeout: answerLimit, IdleTimeout: idleLimit,
+		ErrorLog: log.New(io.Discard, "", 0), // of mistakes of callers, which could fill a log
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, callerKey{}, c)
 		}}

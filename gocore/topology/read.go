@@ -39,7 +39,7 @@ func Read(root fs.FS, addresses Addresses) *Topology {
 }
 
 // Nodes lists the NUMA nodes of a machine that are online; nil where the kernel knows none.
-func Nodes(root fs.FS) []int { return parseList(read(root, nodeFolder+"/online")) }
+func Nodes(root fs.FS) []int { return parseList(nic.Text(root, nodeFolder+"/online")) }
 
 const nodeFolder = "sys/devices/system/node"
 
@@ -54,13 +54,13 @@ func readNodes(root fs.FS) []Memory {
 			continue
 		}
 		folder := path.Join(nodeFolder, e.Name())
-		nodes = append(nodes, host(number, parseList(read(root, folder+"/cpulist")),
-			parseMemTotal(read(root, folder+"/meminfo")), strings.Fields(read(root, folder+"/distance"))))
+		nodes = append(nodes, host(number, parseList(nic.Text(root, folder+"/cpulist")),
+			parseMemTotal(nic.Text(root, folder+"/meminfo")), strings.Fields(nic.Text(root, folder+"/distance"))))
 	}
 	slices.SortFunc(nodes, func(a, b Memory) int { return a.Node - b.Node })
 	if len(nodes) == 0 {
-		cpus := parseList(read(root, "sys/devices/system/cpu/online"))
-		return []Memory{host(0, cpus, parseMemTotal(read(root, "proc/meminfo")), nil)}
+		cpus := parseList(nic.Text(root, "sys/devices/system/cpu/online"))
+		return []Memory{host(0, cpus, parseMemTotal(nic.Text(root, "proc/meminfo")), nil)}
 	}
 	for i := range nodes {
 		nodes[i].Distance = renumber(nodes[i].Distance, nodes)
@@ -102,15 +102,6 @@ func readNICs(root fs.FS) []NIC {
 		nics = append(nics, NIC{Name: e.Name(), Type: TCP, NIC: n})
 	}
 	return nics
-}
-
-// read returns a small file without the space around it, "" if it cannot be read.
-func read(root fs.FS, name string) string {
-	data, err := fs.ReadFile(root, name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
 }
 
 // parseMemTotal takes the total of /proc/meminfo or of a node's meminfo, in bytes.

@@ -14,7 +14,6 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/Mellanox/rdmamap"
 
@@ -77,7 +76,7 @@ func ofRoCE(root fs.FS, device string, port int) string {
 		return cmp.Or(cmp.Compare(len(a.Name()), len(b.Name())), cmp.Compare(a.Name(), b.Name()))
 	})
 	for _, e := range entries {
-		if name := text(root, path.Join(folder, e.Name())); name != "" {
+		if name := nic.Text(root, path.Join(folder, e.Name())); name != "" {
 			return name
 		}
 	}
@@ -96,7 +95,7 @@ var deviceOf = func(netdev string) (device string, err error) {
 func ofInfiniBand(root fs.FS, device string) string {
 	entries, _ := fs.ReadDir(root, nic.Folder) // none: a container hides them
 	for _, e := range entries {
-		if text(root, path.Join(nic.Folder, e.Name(), "type")) != arphrdInfiniBand {
+		if nic.Text(root, path.Join(nic.Folder, e.Name(), "type")) != arphrdInfiniBand {
 			continue
 		}
 		if found, err := deviceOf(e.Name()); err == nil && found == device {
@@ -117,14 +116,9 @@ func function(root fs.FS, device string) string {
 }
 
 func node(root fs.FS, device string) int {
-	n, err := strconv.Atoi(text(root, path.Join(class, device, "device", "numa_node")))
+	n, err := strconv.Atoi(nic.Text(root, path.Join(class, device, "device", "numa_node")))
 	if err != nil {
 		return -1
 	}
 	return n
-}
-
-func text(root fs.FS, name string) string {
-	content, _ := fs.ReadFile(root, name) // an unreadable file is unknown
-	return strings.TrimSpace(string(content))
 }
