@@ -53,7 +53,7 @@ type Found struct {
 
 func (d *Device) nearest(index int) bool { return d != nil && slices.Contains(d.near, index) }
 
-// LocalWith reads the topology of this machine, with devices.
+// LocalWith reads the topology of this machine, as far as its /sys and /proc show it to this process, with devices.
 func LocalWith(groups []Group) *Topology {
 	root := os.DirFS("/")
 	t := Read(root, localAddresses)

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -18,9 +17,6 @@ import (
 // Addresses returns the addresses of an interface with the length of their subnet; nil if it has none. The kernel does
 // not show them in /sys.
 type Addresses func(name string) []netip.Prefix
-
-// Local reads the topology of this machine, as far as its /sys and /proc show it to this process.
-func Local() *Topology { return Read(os.DirFS("/"), localAddresses) }
 
 // Read reads a topology from a root file system with sys and proc below it. A nil addresses means that there are none.
 func Read(root fs.FS, addresses Addresses) *Topology {

@@ -12,7 +12,6 @@ package topology
 import (
 	"encoding/json"
 	"net/netip"
-	"slices"
 
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/nic"
@@ -92,22 +91,6 @@ func (t *Topology) arrange() {
 			m.Ranked[r] = append(m.Ranked[r], j)
 		}
 	}
-}
-
-// NodeOf returns the NUMA node of the NIC that has an address, -1 if no NIC has it or its node is unknown.
-func (t *Topology) NodeOf(address netip.Addr) int {
-	if i := t.Owner(address); i >= 0 {
-		return t.NICs[i].Node
-	}
-	return -1
-}
-
-// Owner returns the index of the NIC that has an address, -1 if there is none.
-func (t *Topology) Owner(address netip.Addr) int {
-	address = address.WithZone("")
-	return slices.IndexFunc(t.NICs, func(n NIC) bool {
-		return slices.ContainsFunc(n.Addresses, func(p netip.Prefix) bool { return p.Addr() == address })
-	})
 }
 
 // nicJSON and memoryJSON are the forms on paper: upstream's keys first.
