@@ -25,8 +25,11 @@ type tenant struct {
 	own, theirs  guarded
 	near         mem.RegionID // of own
 	begin, bytes int          // of the range that requests name, which has lists of parts
-	ways         []func(t *testing.T, op transport.Op) dispatch.BatchID
+	ways         []way
 }
+
+// way begins a request for the whole range.
+type way func(t *testing.T, op transport.Op) dispatch.BatchID
 
 func newTenant(t *testing.T, w world) *tenant {
 	const size = 256 << 10
@@ -91,7 +94,7 @@ func (n *tenant) prepare(t *testing.T) {
 		LocalOffsets: engine.IndexesOf(list(0)), RemoteOffsets: engine.IndexesOf(list(0))}
 	anywhere := engine.Ranges{Remote: engine.Remote{Segment: n.at}, LocalOffsets: engine.IndexesOf(list(near)),
 		RemoteOffsets: engine.IndexesOf(list(far))}
-	n.ways = []func(*testing.T, transport.Op) dispatch.BatchID{
+	n.ways = []way{
 		func(t *testing.T, op transport.Op) dispatch.BatchID { return n.move(t, op, operand.Remote) },
 		func(t *testing.T, op transport.Op) dispatch.BatchID { return ranges(t, operand, op) },
 		func(t *testing.T, op transport.Op) dispatch.BatchID { return ranges(t, anywhere, op) },
@@ -113,13 +116,32 @@ func (n *tenant) move(t *testing.T, op transport.Op, to engine.Remote) dispatch.
 	return id
 }
 
+// moveAndCheck moves the whole range, and checks that it has arrived, and nothing beside it. Patterns are of a round.
+func (n *tenant) moveAndCheck(t *testing.T, by way, op transport.Op, round int) {
+	t.Helper()
+	from, to := n.own, n.theirs
+	if op == transport.Read {
+		from, to = to, from
+	}
+	fill(from.bytes, round)
+	fill(to.bytes, 100+round)
+	sum := ended(t, n.here, by(t, op))
+	require.Equal(t, dispatch.Completed, sum.State, "round %d: %v", round, sum.Err)
+	require.EqualValues(t, n.bytes, sum.Bytes)
+	end := n.begin + n.bytes
+	same(t, to.bytes[:n.begin], 100+round, 0)
+	same(t, to.bytes[n.begin:end], round, n.begin)
+	same(t, to.bytes[end:], 100+round, end)
+	to.check(t)
+}
+
 // A peer that does not know of it yet reaches the memory that is registered there now, and nothing beside it. The owner
 // may have closed and registered it however often.
 func TestAnAddressMeansTheMemoryThatIsRegisteredThereNow(t *testing.T) {
 	for _, w := range registeredWorlds() {
 		t.Run(w.name, func(t *testing.T) {
 			n := newTenant(t, w)
-			size := len(n.theirs.bytes)
+			size, end := len(n.theirs.bytes), n.begin+n.bytes
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			random := rand.New(rand.NewPCG(seed, 0))
@@ -128,21 +150,7 @@ func TestAnAddressMeansTheMemoryThatIsRegisteredThereNow(t *testing.T) {
 			whole := n.register(t, first, size-edge, "kv") // that of a list may grow unnoticed, and not shrink
 			n.prepare(t)
 			for round := range 24 {
-				op, way := transport.Op(round%2), n.ways[round/2%len(n.ways)]
-				from, to := n.own, n.theirs
-				if op == transport.Read {
-					from, to = to, from
-				}
-				fill(from.bytes, round)
-				fill(to.bytes, 100+round)
-				sum := ended(t, n.here, way(t, op))
-				require.Equal(t, dispatch.Completed, sum.State, "round %d: %v", round, sum.Err)
-				require.EqualValues(t, n.bytes, sum.Bytes)
-				end := n.begin + n.bytes
-				same(t, to.bytes[:n.begin], 100+round, 0)
-				same(t, to.bytes[n.begin:end], round, n.begin)
-				same(t, to.bytes[end:], 100+round, end)
-				to.check(t)
+				n.moveAndCheck(t, n.ways[round/2%len(n.ways)], transport.Op(round%2), round)
 				n.close(t, whole)
 				last := size - random.IntN(edge+1)
 				switch next := (round + 1) / 2 % len(n.ways); next {
@@ -188,19 +196,7 @@ func TestRangesGoOnInMemoryThatIsRegisteredInOtherPieces(t *testing.T) {
 				if sum := ended(t, n.here, way(t, op)); sum.State != dispatch.Completed {
 					require.Equal(t, errs.AddressNotRegistered, sum.Err.Code, "round %d: %v", round, sum.Err)
 				}
-				from, to := n.own, n.theirs
-				if op == transport.Read {
-					from, to = to, from
-				}
-				fill(from.bytes, round)
-				fill(to.bytes, 100+round)
-				sum := ended(t, n.here, way(t, op))
-				require.Equal(t, dispatch.Completed, sum.State, "round %d: %v", round, sum.Err)
-				end := n.begin + n.bytes
-				same(t, to.bytes[:n.begin], 100+round, 0)
-				same(t, to.bytes[n.begin:end], round, n.begin)
-				same(t, to.bytes[end:], 100+round, end)
-				to.check(t)
+				n.moveAndCheck(t, way, op, round)
 			}
 		})
 	}
@@ -221,10 +217,7 @@ func TestARegionThatIsClosedHidesNoneThatHoldsItsMemoryToo(t *testing.T) {
 				for i, way := range n.ways {
 					require.Equal(t, dispatch.Completed, ended(t, n.here, way(t, transport.Write)).State)
 					n.close(t, small)
-					fill(n.own.bytes, i)
-					sum := ended(t, n.here, way(t, transport.Write))
-					require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
-					same(t, n.theirs.bytes[n.begin:n.begin+n.bytes], i, n.begin)
+					n.moveAndCheck(t, way, transport.Write, i)
 					small = n.register(t, n.begin, n.begin+n.bytes, "small")
 					_, err := n.here.Segment(t.Context(), n.at, true)
 					require.NoError(t, err)
@@ -297,10 +290,7 @@ func TestAnAddressIsReachedForTheFirstTimeBehindAnotherRegistration(t *testing.T
 				require.NoError(t, err)
 				n.close(t, old)
 				now := n.register(t, 0, len(n.theirs.bytes), "kv")
-				fill(n.own.bytes, i)
-				sum := ended(t, n.here, n.ways[i](t, transport.Write))
-				require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
-				same(t, n.theirs.bytes[n.begin:n.begin+n.bytes], i, n.begin)
+				n.moveAndCheck(t, n.ways[i], transport.Write, i)
 				n.close(t, now)
 			}
 		})
@@ -317,11 +307,9 @@ func TestOpeningAPeerAgainFindsTheRegionThatHasTheNameNow(t *testing.T) {
 			before := segment(t, n.here, n.there, "kv")
 			n.close(t, old)
 			n.register(t, 0, size, "kv")
-			fill(n.own.bytes, 3)
 			at := engine.Remote{Segment: segment(t, n.here, n.there, "kv"), Offset: uint64(n.begin)}
-			sum := ended(t, n.here, n.move(t, transport.Write, at))
-			require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
-			same(t, n.theirs.bytes[n.begin:n.begin+n.bytes], 3, n.begin)
+			now := func(t *testing.T, op transport.Op) dispatch.BatchID { return n.move(t, op, at) }
+			n.moveAndCheck(t, now, transport.Write, 3)
 			at.Segment = before
 			_, err := n.here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write},
 				Source: address(n.own.bytes), Remote: at, Length: 1})
