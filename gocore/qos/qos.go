@@ -1,6 +1,6 @@
 // Package qos is the policy between classes: strict order, and turns against starvation (Turns). LowWindow bounds the
 // LOW bytes in flight where HIGH must not wait, Filter says which classes may use which NIC, and Slots which class may
-// begin when in the processes of a host. It is pure; gocore/dispatch is its only caller.
+// begin when in the processes of a host. It is pure; gocore/dispatch asks it, and gocore/share knows the Neighbours.
 //
 // # Bounds
 //
