@@ -34,8 +34,10 @@ type hand struct {
 	keys    map[transport.LocalKey]mem.Region
 	last    transport.LocalKey
 	revokes []transport.Epoch
-	revoke  error  // the answer of Revoke
-	inside  func() // the beginning of Revoke
+	revoke  error                  // the answer of Revoke
+	inside  func()                 // the beginning of Revoke
+	enter   func(mem.Region) error // the beginning of Register
+	forgot  []transport.RemoteKey
 	held    transport.LocalKey
 	revoked map[transport.LocalKey]int // how often; a peer is inside the one that is held
 }
@@ -72,6 +74,11 @@ func (h *hand) Info() transport.Info {
 }
 
 func (h *hand) Register(_ context.Context, r mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	if h.enter != nil {
+		if err := h.enter(r); err != nil {
+			return 0, nil, err
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.last++
@@ -112,10 +119,13 @@ func (h *hand) Import(_ transport.Link, d transport.Descriptor) (transport.Remot
 	return transport.RemoteKey(binary.LittleEndian.Uint64(d)), nil
 }
 
-func (h *hand) Forget(transport.Link, transport.RemoteKey) {}
-func (h *hand) Detach(transport.Link)                      {}
-func (h *hand) Stale() uint64                              { return 0 }
-func (h *hand) Fence(transport.Rail)                       {}
+func (h *hand) Forget(_ transport.Link, key transport.RemoteKey) {
+	h.locked(func() { h.forgot = append(h.forgot, key) })
+}
+
+func (h *hand) Detach(transport.Link) {}
+func (h *hand) Stale() uint64         { return 0 }
+func (h *hand) Fence(transport.Rail)  {}
 
 func (h *hand) Submit(list []*transport.Slice) int {
 	h.locked(func() {

@@ -31,6 +31,59 @@ func TestALeaseThatEndsIsNotRenewed(t *testing.T) {
 	}
 }
 
+// The end of a lease is the one of the last renewal. None is no end, and a lease that is closed has no place left.
+func TestTheScheduleFollowsRenewals(t *testing.T) {
+	k := newLeaseKeeper(nil)
+	t.Cleanup(k.close)
+	l := &region{lease: &lease{until: clock.Never, place: -1}}
+	l.life.advance(eventPublished)
+	due := func() int {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return len(k.due)
+	}
+	for name, change := range map[string]func(){
+		"without an end": func() { require.True(t, k.renew(l, 0)) },
+		"closed":         func() { k.end(l); l.lease.ended = false },
+	} {
+		require.True(t, k.renew(l, time.Hour))
+		require.Equal(t, 1, due(), name)
+		require.True(t, k.renew(l, time.Minute))
+		require.Equal(t, 1, due(), name)
+		change()
+		require.Zero(t, due(), name)
+		require.Equal(t, clock.Never, l.lease.until, name)
+	}
+}
+
+// The ends of leases go on beyond the number that end at the same time, and leave nothing with their region.
+func TestManyLeasesEndByThemselves(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h, whole := w.hands[0], w.region("kv")
+	h.locked(func() { require.Len(t, h.keys, 1) })
+	for i := range uint64(leaseEndsMax + 6) {
+		_, err := w.Share(whole.ID, Share{Offset: i * 64, Size: 64, Expires: time.Millisecond})
+		require.NoError(t, err)
+	}
+	h.await(t, "the ends of all leases", func() bool { return len(h.keys) == 1 })
+	k := w.leases
+	for range cap(k.room) { // then no end is under way
+		k.room <- struct{}{}
+	}
+	defer func() {
+		for range cap(k.room) {
+			<-k.room
+		}
+	}()
+	k.mu.Lock()
+	require.Empty(t, k.due, "a lease that has ended would be ended again")
+	k.mu.Unlock()
+	require.Empty(t, w.regions.retire.wait(t.Context()))
+	require.Empty(t, whole.parts.list)
+	require.Zero(t, k.count.Load())
+	w.requireUses(0, whole)
+}
+
 // Peers that hold an expired lease up, for as long as its end waits for them, delay that end and do not prevent it.
 func TestALeaseThatIsHeldUpAtItsEndEndsLater(t *testing.T) {
 	w := newWorkshop(t, "hand")

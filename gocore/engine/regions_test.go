@@ -6,9 +6,11 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -96,6 +98,29 @@ func TestFindReturnsTheSmallestRegionThatHoldsTheRange(t *testing.T) {
 			require.True(t, mem.Contains(got.Size, uint64(addr-got.Addr), length))
 		}
 	}
+}
+
+// Two regions that are registered beside each other under one name: the second one to be ready leaves no key behind.
+func TestARegionWhoseNameIsTakenMeanwhileLeavesNoKey(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h := w.hands[0]
+	b := make([]byte, 4096)
+	late := Memory{Addr: uintptr(unsafe.Pointer(&b[0])), Size: 4096, Name: "kv", Location: "cpu:0"}
+	h.enter = func(r mem.Region) error {
+		if r.Size == late.Size {
+			w.region("kv")
+		}
+		return nil
+	}
+	_, err := w.Register(late)
+	require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "in use")
+	h.locked(func() { require.Len(t, h.keys, 1) })
+	h.enter, late.Name = nil, "other"
+	id, err := w.Register(late)
+	require.NoError(t, err)
+	require.NotNil(t, w.regions.get(id))
+	clear(b)
 }
 
 // A task of before a fence must not find a way over a transport that was late. So that one gets all fences first, also
