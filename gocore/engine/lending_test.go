@@ -90,8 +90,62 @@ func TestOthersAreLentMemoryWhileItIsTakenFromAPeer(t *testing.T) {
 	h.inside = nil
 	require.Equal(t, []*stagePool{first}, w.staging.returned)
 	require.Empty(t, w.staging.spoiled)
+	require.Nil(t, w.staging.lent[mute], "its memory is lent to another peer next")
 	h.locked(func() { require.NotContains(t, h.keys, first.region.key(0)) })
 	for range 100 {
 		require.NoError(t, w.closeStaging(short), "there is nothing to wait for")
 	}
+}
+
+// Memory that is lent to a peer comes back when nobody has the peer open any more.
+func TestLentMemoryComesBackWhenItsPeerIsLeft(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	p := newPeer(w.Engine, transport.Peer{})
+	pool, err := w.lentPool(p, 3)
+	require.Nil(t, err)
+	require.Equal(t, 3*w.stageSizes().SlotBytes, pool.region.Size, "a slot for each order at once")
+	w.left(p)
+	require.Equal(t, []*stagePool{pool}, w.staging.returned)
+	w.hands[0].locked(func() { require.NotContains(t, w.hands[0].keys, pool.region.key(0)) })
+}
+
+// A peer lends a few regions at once. The key of one goes back when another takes its place, and not while an order
+// uses it.
+func TestTheRegionsThatAPeerLendsAreBounded(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h, p := w.hands[0], newPeer(w.Engine, transport.Peer{})
+	p.links.Store(&[]attachment{{link: handLink, id: 1}})
+	lend := func(id mem.RegionID, descriptor byte) (*borrowed, *errs.Error) {
+		return p.borrow(&transport.Lent{ID: id, Addr: 1 << 30, Size: 4096,
+			Descriptors: map[string]transport.Descriptor{"hand": {descriptor}}})
+	}
+	var list []*borrowed
+	for id := range mem.RegionID(borrowedMost) {
+		b, err := lend(id+1, 1)
+		require.Nil(t, err)
+		b.remote.keys[0] = transport.RemoteKey(10 + id)
+		list = append(list, b)
+	}
+	again, err := lend(1, 1)
+	require.Nil(t, err)
+	require.Same(t, list[0], again)
+	_, err = lend(2, 9)
+	require.NotNil(t, err, "an order uses the one with the other descriptor")
+	_, err = lend(99, 1)
+	require.NotNil(t, err)
+	require.Equal(t, errs.TooManyRequests, err.Code)
+	p.unborrow(list[0])
+	_, err = lend(99, 1)
+	require.NotNil(t, err, "the first of two orders has ended")
+	require.Empty(t, h.forgot)
+	p.unborrow(list[0])
+	_, err = lend(99, 1)
+	require.Nil(t, err)
+	require.Equal(t, []transport.RemoteKey{10}, h.forgot)
+	p.unborrow(list[1])
+	other, err := lend(2, 9)
+	require.Nil(t, err)
+	require.NotSame(t, list[1], other)
+	require.Equal(t, []transport.RemoteKey{10, 11}, h.forgot)
+	require.Len(t, p.borrowed, borrowedMost)
 }
