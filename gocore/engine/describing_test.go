@@ -136,8 +136,14 @@ func TestADeadlineHoldsForTheQuestionAboutAnAddress(t *testing.T) {
 // counting is a transport that counts its links.
 type counting struct {
 	*hand
-	links  int
-	inside func() // the beginning of Attach
+	links    int
+	imported int    // keys
+	inside   func() // the beginning of Attach
+}
+
+func (c *counting) Import(on transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	c.locked(func() { c.imported++ })
+	return c.hand.Import(on, d)
 }
 
 func (c *counting) Attach(p transport.Peer) (transport.Link, error) {

@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/segment"
+)
+
+// The number of a segment that was closed means nobody, although its place has another one.
+func TestAClosedSegmentIsNotItsSuccessor(t *testing.T) {
+	r, other := newReach(t), newWorkshop(t, "hand")
+	old, _ := r.open(r.there)
+	require.NoError(t, r.CloseSegment(old))
+	now, _ := r.open(other)
+	require.Equal(t, uint32(old), uint32(now), "it has the place of the other")
+	_, err := r.Segment(t.Context(), old, false)
+	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err))
+	require.Equal(t, errs.InvalidEntry, errs.CodeOf(r.CloseSegment(old)))
+	info, err := r.Segment(t.Context(), now, false)
+	require.NoError(t, err)
+	require.Equal(t, other.Address(), info.Peer.Address)
+}
+
+// Two handles of a peer share its links, and a handle is given back once. Our own memory stays open.
+func TestAPeerStaysOpenForItsOtherHandle(t *testing.T) {
+	r := newReach(t)
+	far := r.there.region("far")
+	first, p := r.open(r.there)
+	second, same := r.open(r.there)
+	require.Same(t, p, same)
+	h, failure := r.segments.get(first)
+	require.Nil(t, failure)
+	require.NoError(t, r.CloseSegment(first))
+	require.False(t, r.segments.drop(h), "another call has closed it meanwhile")
+	require.Equal(t, 1, p.handles)
+	r.move(second, far)
+	for range 2 {
+		require.NoError(t, r.CloseSegment(Local))
+		_, err := r.Segment(t.Context(), Local, false)
+		require.NoError(t, err)
+	}
+}
+
+// A blob has the regions that peers may use, and none that are private. A lease is in it by its name, with all ranges.
+func TestABlobHasNoPrivateRegions(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	kv := w.region("kv")
+	b := make([]byte, 4096)
+	_, err := w.Register(Memory{Addr: addressOf(b), Size: 4096, Name: "private", Location: "cpu:0"})
+	require.NoError(t, err)
+	_, err = w.Share(kv.ID, Share{Name: "pages", Ranges: []Range{{0, 64}, {4096, 64}}})
+	require.NoError(t, err)
+	in := func(names ...string) (sizes []uint64) {
+		blob, err := w.Export(names)
+		require.NoError(t, err)
+		d, err := segment.Decode(blob)
+		require.NoError(t, err)
+		for _, r := range d.Regions {
+			require.NotEqual(t, mem.LocalReadWrite, r.Permission)
+			sizes = append(sizes, r.Size)
+		}
+		return sizes
+	}
+	require.Equal(t, []uint64{1 << 16}, in())
+	require.Equal(t, []uint64{64, 64}, in("pages"))
+	require.Len(t, in("pages", "kv"), 3)
+	for _, name := range []string{"private", "nobody's"} {
+		_, err = w.Export([]string{"kv", name})
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), name)
+		require.ErrorContains(t, err, name)
+	}
+	blob, err := w.Export(nil)
+	require.NoError(t, err)
+	id, err := w.OpenBlob(blob)
+	require.NoError(t, err)
+	require.Equal(t, Local, id, "our own blob is our own memory")
+	clear(b)
+}
