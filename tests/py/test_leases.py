@@ -236,6 +236,8 @@ def test_wrong_parts_and_tokens_say_what_is_wrong(ends: tuple[tent.Region, tent.
         (lambda: pages.share(pages[0:1], expires=-1), "expires is -1"),
         (lambda: pages.share(pages[0:1], permission=tent.Permission.LocalReadWrite), "GlobalReadOnly"),
         (lambda: pages.share(pages[0:1], peers="decode"), "peers"),
+        (lambda: pages.share(pages[0:1], peers=5), "patterns of identities"),  # type: ignore[arg-type]
+        (lambda: pages.share(pages[0:1], peers=["decode", 5]), "patterns of identities"),  # type: ignore[list-item]
         (lambda: peer.lease("decode-0"), "no token"),
         (lambda: peer.lease(""), "no token"),
     ]

@@ -14,8 +14,9 @@ from name_server import served
 
 import tent
 from tent.buffers import address_of
-from tent.compat import mooncake
+from tent.compat import mooncake, mooncake_memory, mooncake_peers
 from tent.compat.mooncake import TransferEngine, TransferNotify, TransferOpcode
+from tent.compat.options import VARIABLE, Options
 from tent.testing import Memory, inject
 
 pytestmark = pytest.mark.adapters
@@ -365,3 +366,73 @@ def test_a_call_that_is_replaced_changes_no_other_call(seed: int) -> None:
         engine.close()
     memory.expect(2048, memory.expected[:100])
     memory.check()
+
+
+@pytest.mark.parametrize(
+    ("host", "parts"),
+    [
+        ("decode-0", ("decode-0", 0)),
+        ("decode-0:4791", ("decode-0", 4791)),
+        ("decode-0:http", ("decode-0:http", 0)),
+        ("::1", ("::1", 0)),
+        ("fe80::1:2", ("fe80::1:2", 0)),
+        ("[::1]", ("::1", 0)),
+        ("[::1]:4791", ("::1", 4791)),
+    ],
+)
+def test_a_host_may_have_a_port_and_colons_of_its_own(host: str, parts: tuple[str, int]) -> None:
+    assert mooncake_peers.host_and_port(host) == parts
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind", "expected"),
+    [
+        ("etcd://a:2379,b:2379", "", ("etcd", "a:2379,b:2379")),
+        ("a:2379", "", ("etcd", "a:2379")),
+        ("a:2379", "etcd", ("etcd", "a:2379")),
+        ("redis://a:6379", "", ("redis", "redis://a:6379")),
+        ("rediss://a:6379", "", ("redis", "rediss://a:6379")),
+        ("https://a/metadata", "", ("http", "https://a/metadata")),
+    ],
+)
+def test_the_form_of_a_metadata_service_names_its_kind(metadata: str, kind: str, expected: tuple[str, str]) -> None:
+    for port, name in ((0, "decode-0"), (4791, "")):
+        assert mooncake_peers.service(metadata, kind, "decode-0", port) == {
+            "metadata_type": expected[0],
+            "metadata_servers": expected[1],
+            "local_segment_name": name,
+        }
+
+
+def test_a_region_of_another_name_is_no_first_buffer() -> None:
+    assert mooncake_memory.registered_as("7") == mooncake_memory.registered_as("kv") == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"prio": 1}, "'prio' is unknown"),
+        ({"priority": "highest"}, "must be high, medium or low"),
+        ({"priority": 9}, "must be high, medium or low"),
+        ({"priority": True}, "must be high, medium or low"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"integrity": "md5"}, 'must be "crc32c" or null'),
+        ({"config": ["log_level"]}, "an object of settings"),
+    ],
+)
+def test_wrong_options_name_their_key(given: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match=words):
+        Options.of(given)
+    monkeypatch.setenv(VARIABLE, json.dumps(given))
+    with pytest.raises(tent.InvalidArgumentError, match=f"{VARIABLE}: .*{words}"):
+        Options.of(None)
+
+
+def test_the_environment_gives_options_as_an_object_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, words in (("{", "is not JSON"), ("[1]", "must be a JSON object"), ("7", "must be a JSON object")):
+        monkeypatch.setenv(VARIABLE, text)
+        with pytest.raises(tent.InvalidArgumentError, match=words):
+            Options.of(None)
+    monkeypatch.setenv(VARIABLE, '{"priority": "LOW", "timeout": "30s", "integrity": "crc32c"}')
+    assert Options.of(None).terms == {"priority": tent.PRIO_LOW, "timeout": 30, "integrity": "crc32c"}
+    assert Options.of({}).terms == {"priority": None, "timeout": None, "integrity": None}

@@ -118,6 +118,22 @@ MOVES: list[tuple[str, type[Exception], str, Callable[[Pair], object]]] = [
         "",
         lambda p: p.near.write_pages(p.peer.pages(p.remote, 64), [0], p.remote, [0]),
     ),
+    (
+        "foreign grid",
+        tent.InvalidEntryError,
+        "another engine",
+        lambda p: p.near.write_pages(p.far.pages(p.offered, 64), [0], p.remote, [0]),
+    ),
+    (
+        "another page size than the grid's",
+        INVALID,
+        "page_bytes is 32",
+        lambda p: p.near.write_pages(p.near.pages(p.local, 64), [0], p.remote, [0], page_bytes=32),
+    ),
+    ("trace is a number", INVALID, "must be a str", lambda p: p.near.write(p.local, p.remote, trace=7)),  # type: ignore[arg-type]
+    ("trace is too long", INVALID, "limit is 64", lambda p: p.near.write(p.local, p.remote, trace="t" * 65)),
+    ("trace is no text", INVALID, "trace '", lambda p: p.near.write(p.local, p.remote, trace="\ud800")),
+    ("message is a number", INVALID, "str or bytes", lambda p: p.near.write(p.local, p.remote, notify=("n", 3))),  # type: ignore[arg-type]
 ]
 
 
@@ -152,6 +168,21 @@ def test_a_batch_with_one_wrong_request_moves_nothing(pair: Callable[..., Pair])
     both.check()
     with both.near.batch() as empty, pytest.raises(INVALID):
         empty.submit()
+
+
+def test_pages_of_a_read_only_buffer_are_never_written(pair: Callable[..., Pair], keep: Any) -> None:
+    """Also where a WRITE has shown before that the grid fits."""
+    both = pair(4096)
+    fixed = bytes(both.mine.view)
+    region = keep(both.near.register(fixed, name="fixed", permission=tent.Permission.GlobalReadOnly))
+    for _ in range(2):
+        both.near.write_pages(region, [0], both.remote, [0], page_bytes=64).result(10)
+        with pytest.raises(tent.TentError, match="read-only"):
+            both.near.read_pages(region, [1], both.remote, [1], page_bytes=64).result(10)
+    assert fixed == both.mine.expected
+    both.theirs.expect(0, fixed[:64])
+    both.check()
+    region.close()
 
 
 @pytest.mark.parametrize("permission", list(tent.Permission))
