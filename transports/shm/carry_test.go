@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm/copying"
 )
 
 // A bite with memory that is not there is tried slice by slice, and its peer may end meanwhile. The slice that the
@@ -39,4 +40,25 @@ func TestASliceThatIsTriedAloneFailsByAnyReason(t *testing.T) {
 		require.Nil(t, c.failed[0], op)
 		require.Nil(t, c.failed[2], op)
 	}
+}
+
+// A fault is blamed on the end that has the memory, and on nobody where that cannot be said.
+func TestAFaultIsOnTheSideOfItsMemory(t *testing.T) {
+	a, _, _ := newAlone(t, Settings{})
+	b := area(t, testBytes)
+	begin := addressOf(b)
+	key, _, err := a.tr.Register(t.Context(), mem.Region{Addr: begin, Size: testBytes, Fd: -1})
+	require.NoError(t, err)
+	s := &transport.Slice{LocalKey: key}
+	for addr, side := range map[uintptr]errs.Side{
+		0:                     errs.SideUnknown,
+		begin - 1:             errs.SideRemote,
+		begin:                 errs.SideLocal,
+		begin + testBytes - 1: errs.SideLocal,
+		begin + testBytes:     errs.SideRemote,
+	} {
+		require.Equal(t, side, a.tr.sideOf(&copying.Fault{Addr: addr}, s), "%#x of %#x", addr, begin)
+	}
+	require.NoError(t, a.tr.Deregister(t.Context(), key))
+	require.Equal(t, errs.SideUnknown, a.tr.sideOf(&copying.Fault{Addr: begin}, s), "the region has ended meanwhile")
 }

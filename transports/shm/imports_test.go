@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -77,4 +78,32 @@ func TestAFixedRegionIsNotWrittenByPeers(t *testing.T) {
 	link.Must(t, link.Slice(transport.Read, link.Rail(t), local, 0, remote, 0, bytes))
 	require.NoError(t, local.Check(2, 0, 0, bytes))
 	require.NoError(t, far.Transport.Deregister(t.Context(), key))
+}
+
+// The descriptor of a region that no manifest has room for is refused: its index would be the place of something else.
+func TestADescriptorNamesAPlaceOfAManifest(t *testing.T) {
+	peer := transport.NumberedID(7)
+	for name, c := range map[hazard.Region]errs.Code{
+		{Index: 0, Generation: 1}:                     errs.OK,
+		{Index: hazard.RegionsMax - 1, Generation: 1}: errs.OK,
+		{Index: hazard.RegionsMax, Generation: 1}:     errs.InvalidArgument,
+		{Index: 0, Generation: 0}:                     errs.InvalidArgument,
+	} {
+		read, err := readDescriptor(descriptor(name, peer), peer)
+		if c != errs.OK {
+			require.NotNil(t, err, "%+v", name)
+			require.Equal(t, c, err.Code)
+			continue
+		}
+		require.Nil(t, err)
+		require.Equal(t, name, read)
+		_, err = readDescriptor(descriptor(name, peer), transport.NumberedID(8))
+		require.NotNil(t, err)
+		require.Equal(t, errs.PeerRestarted, err.Code)
+		for _, wrong := range []transport.Descriptor{nil, descriptor(name, peer)[1:], append(descriptor(name, peer), 0)} {
+			_, err = readDescriptor(wrong, peer)
+			require.NotNil(t, err)
+			require.Equal(t, errs.InvalidArgument, err.Code)
+		}
+	}
 }

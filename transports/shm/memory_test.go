@@ -15,6 +15,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/manifest"
 )
 
 // newAlone is a transport with a link to itself that is up.
@@ -64,6 +65,89 @@ func TestAllocatedMemoryCannotBecomeShorter(t *testing.T) {
 	r, err = a.tr.Allocate(transport.Allocation{Size: 1, Location: "cpu:63"}) // a wish
 	require.NoError(t, err)
 	require.NoError(t, a.tr.Free(r))
+}
+
+// A region is in the file of an allocation only with all of its bytes.
+func TestARegionMayBeAPartOfAnAllocation(t *testing.T) {
+	a, _, _ := newAlone(t, Settings{})
+	const size = 3 * 4096
+	r, err := a.tr.Allocate(transport.Allocation{Size: size, Location: "cpu:0"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, a.tr.Free(r)) }()
+	m := &a.tr.memory
+	for _, c := range []struct {
+		from int
+		size uint64
+		in   bool
+	}{
+		{0, size, true}, {0, 4096, true}, {4096, size - 4096, true}, {size - 1, 1, true},
+		{0, size + 1, false}, {4096, size - 4095, false}, {-1, 1, false}, {-1, size, false}, {size, 1, false},
+	} {
+		m.mu.Lock()
+		found := m.holdingLocked(r.Addr+uintptr(c.from), c.size)
+		m.mu.Unlock()
+		require.Equal(t, c.in, found != nil, "%d bytes from %d", c.size, c.from)
+	}
+}
+
+// Peers that may only read a region get its file for reading. They map no file of the program that may become shorter.
+func TestPeersMapFilesThatAreSafeAlone(t *testing.T) {
+	a, _, _ := newAlone(t, Settings{})
+	r, err := a.tr.Allocate(transport.Allocation{Size: 3 * 4096, Location: "cpu:0"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, a.tr.Free(r)) }()
+	for permission, access := range map[mem.Permission]int{
+		mem.GlobalReadOnly: unix.O_RDONLY, mem.GlobalReadWrite: unix.O_RDWR} {
+		var d manifest.Region
+		a.tr.share(&d, &mem.Region{Addr: r.Addr + 4096, Size: 4096, Permission: permission, Fd: -1}, &region{})
+		require.True(t, d.Shared)
+		require.EqualValues(t, 4096, d.At)
+		flags, err := unix.FcntlInt(uintptr(d.File.Fd), unix.F_GETFL, 0)
+		require.NoError(t, err)
+		require.Equal(t, access, flags&unix.O_ACCMODE)
+	}
+	a.tr.memory.byAddr[r.Addr].names = nil
+
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(fd)) }()
+	require.NoError(t, unix.Ftruncate(fd, 2*4096))
+	shared := func(size uint64) (d manifest.Region) {
+		a.tr.share(&d, &mem.Region{Addr: 1 << 30, Size: size, Fd: fd, FdOffset: 4096}, &region{})
+		return d
+	}
+	require.False(t, shared(4096).Shared, "it may become shorter")
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+	require.NoError(t, err)
+	require.True(t, shared(4096).Shared)
+	require.EqualValues(t, 4096, shared(4096).At)
+	require.False(t, shared(4097).Shared, "it is too short")
+}
+
+// Memory that is freed is back at once, although peers may have its file for longer: the mapping, the pages, the
+// descriptors.
+func TestFreedMemoryIsBackAtOnce(t *testing.T) {
+	a, _, _ := newAlone(t, Settings{})
+	r, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
+	require.NoError(t, err)
+	mem.Bytes(r.Addr, 4096)[0] = 7
+	held := a.tr.memory.byAddr[r.Addr]
+	readable := held.forReaders()
+	require.NotEqual(t, held.fd, readable)
+	peers, err := unix.Dup(r.Fd)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(peers)) }()
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(peers, &st))
+	require.NotZero(t, st.Blocks)
+	require.NoError(t, a.tr.Free(r))
+	require.NoError(t, unix.Fstat(peers, &st))
+	require.Zero(t, st.Blocks, "its pages")
+	require.Equal(t, -1, held.fd)
+	require.Equal(t, -1, held.readable)
+	_, _, errno := unix.Syscall(unix.SYS_MSYNC, r.Addr, 4096, unix.MS_ASYNC)
+	require.Equal(t, unix.ENOMEM, errno, "its mapping")
+	require.Equal(t, errs.InvalidArgument, errs.CodeOf(a.tr.Free(r)), "it is freed once")
 }
 
 func TestMemoryOutlivesItsTransportUntilItIsFreed(t *testing.T) {
