@@ -13,7 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/security"
 )
 
-// Whatever ends the making of a lease, it leaves no key, no use of its region, no name and none of the counted ranges.
+// A lease that cannot be made leaves no key, no use of its region, no name and none of the counted ranges.
 // Something happens here while its second range is registered.
 func TestALeaseThatCannotBeMadeLeavesNothing(t *testing.T) {
 	for name, c := range map[string]struct {

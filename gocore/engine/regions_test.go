@@ -9,7 +9,9 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -121,6 +123,43 @@ func TestARegionWhoseNameIsTakenMeanwhileLeavesNoKey(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, w.regions.get(id))
 	clear(b)
+}
+
+// unmapper takes memory back in place of the engine, and counts.
+type unmapper struct{ regions int }
+
+func (u *unmapper) Free(r mem.Region) error {
+	u.regions++
+	return unix.MunmapPtr(mem.Pointer(r.Addr), uintptr(r.Size))
+}
+
+// Memory that is freed while a transfer reads it stays mapped, with its bytes, until that has ended. Then it goes back.
+func TestFreedMemoryGoesBackBehindItsLastTransfer(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h, far := w.hands[0], w.region("far")
+	id, _, err := w.Allocate(Memory{Size: 1 << 16, Location: "cpu:0"})
+	require.NoError(t, err)
+	own, back := w.regions.get(id), &unmapper{}
+	own.owner = back
+	bytes := mem.Bytes(own.Addr, 1<<16)
+	for i := range bytes {
+		bytes[i] = byte(i % 251)
+	}
+	request := w.request(own, far)
+	batch, err := w.Move(&request)
+	require.NoError(t, err)
+	require.Error(t, w.FreeMemory(id), "it is open")
+	require.NoError(t, w.CloseRegion(t.Context(), id))
+	require.NoError(t, w.FreeMemory(id))
+	require.Zero(t, back.regions)
+	for i := range bytes {
+		require.Equal(t, byte(i%251), bytes[i])
+	}
+	h.complete(nil)
+	require.Equal(t, dispatch.Completed, w.Wait(batch, patience))
+	require.Empty(t, w.regions.retire.wait(t.Context()))
+	require.Equal(t, 1, back.regions)
+	require.Equal(t, errs.InvalidEntry, errs.CodeOf(w.FreeMemory(id)), "it is freed once")
 }
 
 // A task of before a fence must not find a way over a transport that was late. So that one gets all fences first, also

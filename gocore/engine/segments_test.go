@@ -80,3 +80,27 @@ func TestABlobHasNoPrivateRegions(t *testing.T) {
 	require.Equal(t, Local, id, "our own blob is our own memory")
 	clear(b)
 }
+
+// A peer that is gone is not asked any more: its segments have the cause. Opened anew, it is another peer.
+func TestASegmentOfAPeerThatIsGoneSaysWhy(t *testing.T) {
+	r := newReach(t)
+	old, p := r.open(r.there)
+	alive, err := r.Alive(t.Context(), old)
+	require.NoError(t, err)
+	require.True(t, alive)
+	r.peerGone(p, errs.New(errs.PeerRestarted, "test", "another incarnation answers"))
+	for _, refresh := range []bool{false, true} {
+		_, err = r.Segment(t.Context(), old, refresh)
+		require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
+	}
+	alive, err = r.Alive(t.Context(), old)
+	require.NoError(t, err)
+	require.False(t, alive)
+	now, successor := r.open(r.there)
+	require.NotSame(t, p, successor)
+	alive, err = r.Alive(t.Context(), now)
+	require.NoError(t, err)
+	require.True(t, alive)
+	_, err = r.Alive(t.Context(), now+1)
+	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err))
+}

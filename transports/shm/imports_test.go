@@ -100,7 +100,8 @@ func TestADescriptorNamesAPlaceOfAManifest(t *testing.T) {
 		_, err = readDescriptor(descriptor(name, peer), transport.NumberedID(8))
 		require.NotNil(t, err)
 		require.Equal(t, errs.PeerRestarted, err.Code)
-		for _, wrong := range []transport.Descriptor{nil, descriptor(name, peer)[1:], append(descriptor(name, peer), 0)} {
+		whole := descriptor(name, peer)
+		for _, wrong := range []transport.Descriptor{nil, whole[1:], append(whole, 0)} {
 			_, err = readDescriptor(wrong, peer)
 			require.NotNil(t, err)
 			require.Equal(t, errs.InvalidArgument, err.Code)
