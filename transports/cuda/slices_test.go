@@ -55,19 +55,24 @@ func TestASliceHasFewPages(t *testing.T) {
 	}
 }
 
+// toTheHost connects memory of a device with memory of the host that is not pinned.
+func toTheHost(t *testing.T) (*transporttest.Conn, *transporttest.Operand, *transporttest.Remote) {
+	const size = 5 << 20
+	w := transporttest.NewWorld(t, suiteOf(onDevice(0), onHost(), Settings{SliceBytes: 8 << 20}))
+	near, far := w.Open("near"), w.Open("far")
+	c := near.Connect(t, far)
+	return c, near.Register(t, size, mem.LocalReadWrite), c.Import(t, far.Register(t, size, mem.GlobalReadWrite))
+}
+
 // A region may be pinned when a plan is made, and not any more when its slices come. These cross pinned memory of ours,
 // which grows.
 func TestALongSliceCrossesPinnedMemoryAllTheSame(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
-		w := transporttest.NewWorld(t, suiteOf(onDevice(0), onHost(), Settings{SliceBytes: 8 << 20}))
-		near, far := w.Open("near"), w.Open("far")
-		c := near.Connect(t, far)
-		local, remote := near.Register(t, 5<<20, mem.LocalReadWrite), far.Register(t, 5<<20, mem.GlobalReadWrite)
-		to := c.Import(t, remote)
+		c, local, to := toTheHost(t)
 		for i, bytes := range []uint64{1 << 20, 5 << 20, 3 << 20, 5 << 20, 100} {
 			local.Fill(uint64(i+1), 0, bytes)
 			c.Must(t, c.Slice(transport.Write, c.Rail(t), local, 0, to, 0, bytes))
-			require.NoError(t, remote.Check(uint64(i+1), 0, 0, bytes))
+			require.NoError(t, to.Check(uint64(i+1), 0, 0, bytes))
 		}
 		require.LessOrEqual(t, gpu.Stats().Pinned, int64(4), "one for each room, and the page of words")
 	})
@@ -77,11 +82,7 @@ func TestALongSliceCrossesPinnedMemoryAllTheSame(t *testing.T) {
 // the one that is too short for a slice stays until the transport closes.
 func TestPinnedMemoryGrowsWhileAStreamWaitsForUs(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
-		w := transporttest.NewWorld(t, suiteOf(onDevice(0), onHost(), Settings{SliceBytes: 8 << 20}))
-		near, far := w.Open("near"), w.Open("far")
-		c := near.Connect(t, far)
-		local, remote := near.Register(t, 5<<20, mem.LocalReadWrite), far.Register(t, 5<<20, mem.GlobalReadWrite)
-		to := c.Import(t, remote)
+		c, local, to := toTheHost(t)
 		c.Must(t, c.Slice(transport.Write, c.Rail(t), local, 0, to, 0, 1<<20))
 		before := gpu.Stats().Pinned
 		runtime.LockOSThread()
