@@ -243,15 +243,15 @@ def stands(on: int) -> bool:
 WAITS, AT_ONCE = "waits", "returns at once"
 
 
-def behind(name: str, expected: str, call: Callable[[], int]) -> None:
-    """A rule: a call of another thread waits for a stream that stands still, or returns at once."""
+def behind(name: str, expected: str, call: Callable[[int], int]) -> None:
+    """A rule: a call of another thread waits for a stream that stands still, which it gets, or returns at once."""
     on = stream()
     stop, result, context = Stopped(on), [], c_uint64()
     done("cuCtxGetCurrent", byref(context))
 
     def run() -> None:
         done("cuCtxSetCurrent", context)
-        result.append(call())
+        result.append(call(on))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

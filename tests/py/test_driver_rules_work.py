@@ -133,21 +133,7 @@ def test_copies_return_at_once_or_when_they_are_done(library: str) -> None:
     host, (kept, pageable) = pinned(16 << 20), buffer(16 << 20)
 
     def copy(name, expected, to, source, size):
-        on, result, context = stream(), [], c_uint64()
-        stop = Stopped(on)
-        done("cuCtxGetCurrent", byref(context))
-
-        def run():
-            done("cuCtxSetCurrent", context)
-            result.append(cu("cuMemcpyAsync", to, source, size, on))
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(MOMENT if expected == WAITS else BRIEFLY)
-        says = WAITS if thread.is_alive() else AT_ONCE
-        stop.go()
-        thread.join(PATIENCE)
-        rule(f"{name}, {size} bytes", (expected, [0], True), (says, result, passes(on)))
+        behind(f"{name}, {size} bytes", expected, lambda on: cu("cuMemcpyAsync", to, source, size, on))
 
     @rules
     def copies():
@@ -182,10 +168,10 @@ def test_calls_wait_for_the_work_of_the_process_or_do_not(library: str) -> None:
 
     @rules
     def frees():
-        behind("cuMemFree_v2", WAITS, lambda: cu("cuMemFree_v2", memory[0]))
-        behind("cuMemUnmap", WAITS, lambda: cu("cuMemUnmap", chunk, CHUNK))
-        behind("cuMemHostUnregister", WAITS, lambda: cu("cuMemHostUnregister", at))
-        behind("cuMemFreeHost", WAITS, lambda: cu("cuMemFreeHost", host))
+        behind("cuMemFree_v2", WAITS, lambda _: cu("cuMemFree_v2", memory[0]))
+        behind("cuMemUnmap", WAITS, lambda _: cu("cuMemUnmap", chunk, CHUNK))
+        behind("cuMemHostUnregister", WAITS, lambda _: cu("cuMemHostUnregister", at))
+        behind("cuMemFreeHost", WAITS, lambda _: cu("cuMemFreeHost", host))
 
     @rules
     def others():
@@ -207,7 +193,7 @@ def test_calls_wait_for_the_work_of_the_process_or_do_not(library: str) -> None:
             "a wait for another stream": lambda: cu("cuStreamSynchronize", idle),
             "cuMemsetD8Async in another stream": lambda: cu("cuMemsetD8Async", device, 1, PAGE, idle),
         }.items():
-            behind(name, AT_ONCE, call)
+            behind(name, AT_ONCE, lambda _, call=call: call())
     """,
     )
 
