@@ -44,6 +44,7 @@ BENCHMARKS = {
     "mooncake": ("bench-clients", 5, "--only vllm --ways tent-as-mooncake,mooncake --json {}"),
     "lmcache": ("bench-clients", 2, "--only lmcache --json {}"),
 }
+ELSEWHERE = {"gpu": "check-gpu"}  # tables of other machines, by their targets: they stay as they are
 
 
 def run(name: str) -> int:

@@ -282,7 +282,7 @@ def with_torch() -> str | None:
 
 
 def suite() -> str | None:
-    """The conformance suite over the GPUs, with mnnvl where one gives fabric handles, and gds where cuFile takes files."""
+    """The conformance suite over the GPUs; mnnvl where one gives fabric handles, and gds where cuFile takes files."""
     try:
         go = interpreters.go_command()
     except SystemExit as error:
