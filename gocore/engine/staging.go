@@ -91,7 +91,7 @@ func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
 	}
 	r := pool.region
 	r.engine, r.allocated = e, true
-	r.Kind, r.Permission, r.Pool = mem.Host, mem.LocalReadWrite, true
+	r.Kind, r.Permission = mem.Host, mem.LocalReadWrite
 	rights(r)
 	e.numa.place(r)
 	r.ID = e.regions.reserve()

@@ -97,7 +97,6 @@ type Region struct {
 	Peers      *Peers     // to which it is given; nil: to all
 	ReadOnly   bool       // the buffer itself must not be written, not even locally
 	Growable   bool       // pages may be missing from it, and come with a remap
-	Pool       bool       // the engine's own, through which bytes of devices are staged
 	Fd         int        // memfd or file behind it, -1 if there is none
 	FdOffset   uint64
 	Device     Device   // that has the memory; zero for memory of the host

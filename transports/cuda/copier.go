@@ -211,10 +211,10 @@ func (t *copier) prepare(r *region) {
 	}
 }
 
-// keep pins a region of the host, if the settings want that, and pools of the engine, which are staged through all the
-// time. Where the driver refuses, bytes go through pinned memory of ours, and Explain has the reason.
+// keep pins a region of the host, if the settings want that. Where the driver refuses, bytes go through pinned memory
+// of ours as without the setting, and Explain has the reason.
 func (t *copier) keep(r *region) {
-	if r.ordinal >= 0 || !t.pins && !r.Pool {
+	if !t.pins || r.ordinal >= 0 {
 		return
 	}
 	if r.theirs = driver.Pinned(r.Addr, r.Size); r.theirs {
@@ -226,12 +226,9 @@ func (t *copier) keep(r *region) {
 
 // pin is keep's call of the driver.
 func (t *copier) pin(r *region) {
-	if r.keeper = driver.InUse(); r.keeper < 0 && !t.pins {
-		return
-	}
-	r.keeper = max(r.keeper, 0)
+	r.keeper = max(driver.InUse(), 0)
 	err := driver.Keep(r.keeper, r.Addr, r.Size)
-	if r.kept = err == nil; err != nil && t.pins {
+	if r.kept = err == nil; err != nil {
 		t.unkept.Store(&err)
 		t.host.Log().Warn("a region of the host is not pinned", "region", r.Name, "err", err)
 	}
@@ -245,7 +242,7 @@ func (t *copier) keepAnew(r *region) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pinned.Store(false)
-	if !t.pins && !r.Pool || r.theirs {
+	if !t.pins || r.theirs {
 		return nil
 	}
 	if err := r.unkeep(); err != nil {

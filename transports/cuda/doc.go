@@ -14,10 +14,9 @@
 //	host      bytes go through pinned memory of ours, as the driver's own copies of unpinned memory do
 //	Revoke    closes the region's permits, and waits for the copies of exactly those processes that are inside
 //
-// With host_register a region of the host is pinned as long as it is registered, and devices copy there directly. Pools
-// of the engine, through which bytes are staged, always are. Where the driver refuses that, Explain has the reason, and
-// bytes go as without it. Pinned memory must not be unmapped before its region is closed: no guard is between it and
-// the device.
+// With host_register a region of the host is pinned as long as it is registered, and devices copy there directly. Where
+// the driver refuses that, Explain has the reason, and bytes go as without it. Pinned memory must not be unmapped
+// before its region is closed: no guard is between it and the device.
 //
 // The driver would copy memory of the host by itself, too. A page that is gone ends the process there, and fails one
 // slice here.
