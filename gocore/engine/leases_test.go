@@ -49,9 +49,11 @@ func TestALeaseThatCannotBeMadeLeavesNothing(t *testing.T) {
 			require.Equal(t, c.code, errs.CodeOf(err), "%v", err)
 			require.Zero(t, w.leases.count.Load())
 			require.Empty(t, whole.parts.list)
-			for _, r := range h.keys {
-				require.NotEqual(t, uint64(4096), r.Size, "a key of a range is left")
-			}
+			h.locked(func() {
+				for _, r := range h.keys {
+					require.NotEqual(t, uint64(4096), r.Size, "a key of a range is left")
+				}
+			})
 			if c.goes {
 				h.await(t, "the end of the region", func() bool { return len(h.keys) == 0 })
 				return

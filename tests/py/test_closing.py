@@ -314,6 +314,6 @@ def test_an_engine_that_cannot_begin_leaves_nothing_behind(monkeypatch: pytest.M
         with pytest.raises(RuntimeError, match="new thread"):
             tent.Engine()
     monkeypatch.undo()
-    assert (descriptors(), threading.active_count()) == (before, threads)
+    assert descriptors() <= before and threading.active_count() <= threads  # those of earlier tests may end now
     with tent.Engine() as engine:
         assert engine.metrics()

@@ -159,7 +159,7 @@ func TestAThousandPeersCostLittleMemory(t *testing.T) {
 	for i := range links {
 		c.use(t, i)
 	}
-	used := heap()
+	used := min(heap(), heap(), heap()) // a busy machine has something in flight at a look
 	t.Logf("%d B a peer that is attached, %d B more after its use, both ends together",
 		(attached-before)/links, (used-attached)/links)
 	require.Less(t, (attached-before)/links, int64(8<<10))

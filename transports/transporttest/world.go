@@ -203,7 +203,8 @@ func (w *World) finish() {
 	for _, m := range memories {
 		m.Free()
 	}
-	assert.Equal(w.t, w.fds, leaks.Descriptors(w.t), "file descriptors after Close") // operands may have some, too
+	// Operands may have some, too. Those of an earlier test may have ended meanwhile.
+	assert.LessOrEqual(w.t, leaks.Descriptors(w.t), w.fds, "file descriptors after Close")
 }
 
 // host is the suite's transport.Host: calls go straight to the other node's Serve.
