@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -33,18 +34,33 @@ type spot struct {
 	bytes  uint64
 }
 
+// row is ranges of one length at one distance in one region, as the blocks of a layer are.
+type row struct {
+	spot          // of its first range
+	stride uint64 // modulo 2^64: a row may run backwards
+	first  uint64 // its first range in the list
+	n      uint64
+}
+
 // addressList is ranges by address, each inside one region. It is immutable once it is a grid's.
 type addressList struct {
 	homes []home
-	spots []spot // nil where all ranges follow one rule: spot i lies i strides behind the first
+	spots []spot // nil where there are rows
+	rows  []row  // in order, of a list that has few for its length
 	n     int
 
 	byAddress bool // homes are the regions in which addresses were found, not those that the ranges were given in
 
-	first  spot
-	stride uint64
-	byID   map[mem.RegionID]uint32
+	byID map[mem.RegionID]uint32
 }
+
+// rowLeast is the mean length of rows from which on a list keeps them instead of its ranges. Shorter ones take about as
+// much memory, and a search each.
+const rowLeast = 8
+
+// rowAhead bounds a row that is looked for in a list that has none. A call that names ranges in any order reads that many
+// for each.
+const rowAhead = 64
 
 // add appends a range that lies in a region.
 func (l *addressList) add(in home, offset, bytes uint64) {
@@ -68,30 +84,89 @@ func (l *addressList) reset() {
 		l.byID = make(map[mem.RegionID]uint32)
 	}
 	clear(l.byID)
-	l.homes, l.spots, l.n, l.byAddress = l.homes[:0], l.spots[:0], 0, false
+	l.homes, l.spots, l.rows, l.n, l.byAddress = l.homes[:0], l.spots[:0], nil, 0, false
 }
 
-// compact recognises ranges of one length at one distance in one region, and keeps the rule instead of the ranges.
+// compact keeps the rows of a list instead of its ranges, unless there are too many.
 func (l *addressList) compact() {
 	l.byID = nil
-	if l.n < 2 || len(l.homes) != 1 {
-		return
-	}
-	l.first, l.stride = l.spots[0], l.spots[1].offset-l.spots[0].offset // modulo 2^64: a list may run backwards
+	var rows []row
 	for i, s := range l.spots {
-		if s.bytes != l.first.bytes || s.offset != l.first.offset+uint64(i)*l.stride {
-			return
+		if k := len(rows); k == 0 || !rows[k-1].extend(s) {
+			if k > 0 && k >= l.n/rowLeast {
+				return
+			}
+			rows = append(rows, row{spot: s, first: uint64(i), n: 1})
 		}
 	}
-	l.spots = nil
+	l.rows, l.spots = slices.Clip(rows), nil
+}
+
+// extend takes the next range into the row if it belongs there.
+func (r *row) extend(next spot) bool {
+	if next.home != r.home || next.bytes != r.bytes {
+		return false
+	}
+	if r.n == 1 {
+		r.stride = next.offset - r.offset
+	}
+	if next.offset != r.offset+r.n*r.stride {
+		return false
+	}
+	r.n++
+	return true
 }
 
 // at returns range i, which must be below n.
 func (l *addressList) at(i uint64) spot {
-	if l.spots != nil {
-		return l.spots[i]
+	r := l.reader()
+	r.seek(i)
+	return spot{r.row.home, r.row.offsetOf(i), r.row.bytes}
+}
+
+func (r *row) holds(i uint64) bool { return i-r.first < r.n } // modulo 2^64
+
+// offsetOf returns where range i of the list begins, which the row holds.
+func (r *row) offsetOf(i uint64) uint64 { return r.offset + (i-r.first)*r.stride }
+
+// reader goes through a list row by row.
+type reader struct {
+	rows  []row
+	spots []spot
+	row   *row
+	next  int // the row behind it
+	own   row // where the list has none
+}
+
+func (l *addressList) reader() reader { return reader{rows: l.rows, spots: l.spots} }
+
+// seek goes to the row of range i, which must be below n. The row behind the last one is found at once.
+func (r *reader) seek(i uint64) {
+	if r.next >= len(r.rows) || !r.rows[r.next].holds(i) {
+		r.search(i)
+		return
 	}
-	return spot{l.first.home, l.first.offset + i*l.stride, l.first.bytes}
+	r.row = &r.rows[r.next]
+	r.next++
+}
+
+// search is seek in a list of any form.
+func (r *reader) search(i uint64) {
+	if r.spots == nil {
+		at, found := slices.BinarySearchFunc(r.rows, i, func(row row, i uint64) int { return cmp.Compare(row.first, i) })
+		if !found {
+			at--
+		}
+		r.row, r.next = &r.rows[at], at+1
+		return
+	}
+	r.own = row{spot: r.spots[i], first: i, n: 1}
+	for _, next := range r.spots[i+1 : min(i+rowAhead, uint64(len(r.spots)))] {
+		if !r.own.extend(next) {
+			break
+		}
+	}
+	r.row = &r.own
 }
 
 // NewAddresses prepares n ranges by address, each inside one region: of our own memory with OwnMemory, else of the
@@ -199,6 +274,7 @@ type pair struct {
 
 // gathering sorts the ranges of one call by their pairs.
 type gathering struct {
+	src, dst  []uint64    // the ranges of two lists that the call names, in its order
 	near, far addressList // of ranges that were not prepared
 	groups    map[pair]int
 	pairs     []pair // of each group
@@ -239,6 +315,33 @@ func (g *gathering) group(key pair, last int) int {
 	return at
 }
 
+// choose copies the indexes of a call, whose memory may change meanwhile, and refuses those beyond the lists.
+func (g *gathering) choose(r *Pages, near, far uint64) *errs.Error {
+	g.room(r.N)
+	r.Src.read(g.src)
+	r.Dst.read(g.dst)
+	for i, src := range g.src { // a negative one is above every bound
+		if dst := g.dst[i]; src >= near {
+			return outside("source", i, int64(src), near)
+		} else if dst >= far {
+			return outside("destination", i, int64(dst), far)
+		}
+	}
+	return nil
+}
+
+// all names the n ranges of both lists in order.
+func (g *gathering) all(n int) {
+	g.room(n)
+	for i := range n {
+		g.src[i], g.dst[i] = uint64(i), uint64(i)
+	}
+}
+
+func (g *gathering) room(n int) {
+	g.src, g.dst = slices.Grow(g.src[:0], n)[:n], slices.Grow(g.dst[:0], n)[:n]
+}
+
 // anywhere appends ranges with addresses for offsets, on a side or on both, in any of its regions.
 func (c *Call) anywhere(r *Ranges) *errs.Error {
 	g := newGathering()
@@ -249,37 +352,41 @@ func (c *Call) anywhere(r *Ranges) *errs.Error {
 	if err := c.placeRemote(&g.far, r.N, r.Remote, r.RemoteSize, &r.RemoteOffsets, &r.Bytes); err != nil {
 		return err
 	}
-	return c.gather(g, r.N, &g.near, &g.far, r.Remote.Segment, nil)
+	g.all(r.N)
+	return c.gather(g, &g.near, &g.far, r.Remote.Segment)
 }
 
 // listed appends ranges of two address lists, by their indexes.
 func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
 	g := newGathering()
 	defer freeGathering(g)
-	chosen := chosenBy(r, local.pages, remote.pages)
+	if err := g.choose(r, local.pages, remote.pages); err != nil {
+		return err
+	}
 	before, asksNobody := c.mark(), c.asksNobody
 	c.asksNobody = true // a region that was registered again in pieces would be asked for in every call
-	err := c.gather(g, r.N, local.list, remote.list, remote.segment, &chosen)
+	err := c.gather(g, local.list, remote.list, remote.segment)
 	c.asksNobody = asksNobody
 	if err == nil {
 		return nil
 	}
 	_ = c.whole(before, err)
-	return c.placeAnew(r.N, local.list, remote.list, remote.segment, &chosen)
+	return c.placeAnew(g, local.list, remote.list, remote.segment)
 }
 
 // placeAnew appends ranges of two address lists in the regions in which they lie now, each looked up by itself.
-func (c *Call) placeAnew(n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
+func (c *Call) placeAnew(named *gathering, near, far *addressList, segment SegmentID) *errs.Error {
 	g := newGathering()
 	defer freeGathering(g)
 	g.far.byAddress = far.byAddress
 	due := c.terms.Due()
 	var own *region
-	for i := range n {
-		a, b, err := chosen.spots(i, near, far)
-		if err != nil {
-			return err
+	for i, src := range named.src {
+		a, b := near.at(src), far.at(named.dst[i])
+		if a.bytes != b.bytes {
+			return unequal(i, a.bytes, b.bytes)
 		}
+		var err *errs.Error
 		if own, err = c.placeOwn(&g.near, own, near.homes[a.home].addr+a.offset, a.bytes); err != nil {
 			return indexed(i, err)
 		}
@@ -289,54 +396,8 @@ func (c *Call) placeAnew(n int, near, far *addressList, segment SegmentID, chose
 		}
 		g.far.add(home{there.ID, there.Addr, there.Size}, offset, b.bytes)
 	}
-	return c.gather(g, n, &g.near, &g.far, segment, nil)
-}
-
-// choice is the ranges of two address lists that a call names by indexes. A nil one is all of both, in order.
-type choice struct {
-	src, dst  *Indexes
-	here      []uint64 // the indexes themselves where both are 64-bit and adjacent, as stacks give them
-	there     []uint64
-	near, far uint64 // ranges of each list
-}
-
-func chosenBy(r *Pages, near, far uint64) choice {
-	c := choice{src: &r.Src, dst: &r.Dst, near: near, far: far}
-	if here, there := r.Src.plain(r.N), r.Dst.plain(r.N); here != nil && there != nil {
-		c.here, c.there = here, there
-	}
-	return c
-}
-
-// at returns the ranges that are named in place i.
-func (c *choice) at(i int) (src, dst uint64, err *errs.Error) {
-	if c == nil {
-		return uint64(i), uint64(i), nil
-	}
-	if c.here != nil {
-		src, dst = c.here[i], c.there[i] // a negative one is above every bound
-	} else {
-		src, dst = c.src.word(i), c.dst.word(i)
-	}
-	if src >= c.near {
-		return 0, 0, outside("source", i, int64(src), c.near)
-	}
-	if dst >= c.far {
-		return 0, 0, outside("destination", i, int64(dst), c.far)
-	}
-	return src, dst, nil
-}
-
-// spots returns where the ranges that are named in place i lie. They must have one length.
-func (c *choice) spots(i int, near, far *addressList) (a, b spot, _ *errs.Error) {
-	src, dst, err := c.at(i)
-	if err != nil {
-		return a, b, err
-	}
-	if a, b = near.at(src), far.at(dst); a.bytes != b.bytes {
-		return a, b, unequal(i, a.bytes, b.bytes)
-	}
-	return a, b, nil
+	g.all(len(named.src))
+	return c.gather(g, &g.near, &g.far, segment)
 }
 
 func unequal(i int, here, there uint64) *errs.Error {
@@ -344,35 +405,14 @@ func unequal(i int, here, there uint64) *errs.Error {
 }
 
 // gather makes one task of all ranges that share their regions and their length.
-func (c *Call) gather(g *gathering, n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
-	first, last := len(c.lists), -1
-	homes := max(len(near.homes), len(far.homes))
-	for i := range n { // as chosen.spots, which is a call a range
-		src, dst, err := chosen.at(i)
-		if err != nil {
-			return err
-		}
-		a, b := near.at(src), far.at(dst)
-		if a.bytes != b.bytes {
-			return unequal(i, a.bytes, b.bytes)
-		}
-		if key := (pair{a.home, b.home, a.bytes}); last < 0 || g.pairs[last] != key {
-			last = g.group(key, last)
-			if last == groupsMost {
-				freePlaces(c.lists[first:])
-				c.lists = c.lists[:first]
-				return c.scatter(n, near, far, segment, chosen)
-			}
-			if first+last == len(c.lists) {
-				c.open(first, i, n, homes, a.bytes)
-			}
-		}
-		list := c.lists[first+last]
-		list.LocalAt = append(list.LocalAt, a.offset)
-		list.RemoteAt = append(list.RemoteAt, b.offset)
-		if len(g.pairs) > 1 {
-			list.order = append(list.order, uint32(i))
-		}
+func (c *Call) gather(g *gathering, near, far *addressList, segment SegmentID) *errs.Error {
+	first := len(c.lists)
+	if few, err := c.sort(g, near, far); err != nil {
+		return err
+	} else if !few {
+		freePlaces(c.lists[first:])
+		c.lists = c.lists[:first]
+		return c.scatter(g, near, far, segment)
 	}
 	before := 0
 	for at, key := range g.pairs {
@@ -387,19 +427,34 @@ func (c *Call) gather(g *gathering, n int, near, far *addressList, segment Segme
 	return nil
 }
 
-// open appends a list for a further group, found at range i of n. The first as many groups as there are regions get
-// room for an equal share of the ranges: growing step by step touches fresh memory in every step, on the caller's time.
-// The order of the first group is written down once it is not alone.
-func (c *Call) open(first, i, n, homes int, bytes uint64) {
-	list, groups := newPlaces(bytes), len(c.lists)-first
-	if groups < homes {
-		list.reserve(n / homes)
-	}
-	if groups == 1 {
-		alone := c.lists[first]
-		for k := range i {
-			alone.order = append(alone.order, uint32(k))
+// sort appends a list for each group of ranges. It stops where there are too many groups.
+func (c *Call) sort(g *gathering, near, far *addressList) (few bool, _ *errs.Error) {
+	first, last, homes := len(c.lists), -1, max(len(near.homes), len(far.homes))
+	from, to := near.reader(), far.reader()
+	for i := 0; i < len(g.src); {
+		from.seek(g.src[i])
+		to.seek(g.dst[i])
+		here, there := from.row, to.row
+		if here.bytes != there.bytes {
+			return false, unequal(i, here.bytes, there.bytes)
 		}
+		if last = g.group(pair{here.home, there.home, here.bytes}, last); last == groupsMost {
+			return false, nil
+		}
+		if first+last == len(c.lists) {
+			c.open(last, len(g.src), homes, here.bytes)
+		}
+		i += c.lists[first+last].take(i, g.src[i:], g.dst[i:], here, there)
+	}
+	return true, nil
+}
+
+// open appends the list of a further group of n ranges. The first as many groups as there are regions get room for an
+// equal share of the ranges: growing step by step touches fresh memory in every step, on the caller's time.
+func (c *Call) open(group, n, homes int, bytes uint64) {
+	list := newPlaces(bytes)
+	if group < homes {
+		list.reserve(n / homes)
 	}
 	c.lists = append(c.lists, list)
 }
@@ -430,11 +485,11 @@ func (c *Call) group(here home, size uint64, there Remote, list *places) *errs.E
 }
 
 // scatter makes a task of each range: there are too many pairs to gather them.
-func (c *Call) scatter(n int, near, far *addressList, segment SegmentID, chosen *choice) *errs.Error {
-	for i := range n {
-		a, b, err := chosen.spots(i, near, far)
-		if err != nil {
-			return err
+func (c *Call) scatter(g *gathering, near, far *addressList, segment SegmentID) *errs.Error {
+	for i, src := range g.src {
+		a, b := near.at(src), far.at(g.dst[i])
+		if a.bytes != b.bytes {
+			return unequal(i, a.bytes, b.bytes)
 		}
 		to := far.place(b.home, b.offset, segment)
 		if err := c.add(&c.terms, uintptr(near.homes[a.home].addr+a.offset), to, a.bytes); err != nil {

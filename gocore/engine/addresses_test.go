@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -10,22 +12,53 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-func TestARegularAddressListKeepsItsRuleInsteadOfItsRanges(t *testing.T) {
+// regular returns a list of so many layers, each a region with so many blocks at one distance.
+func regular(layers, blocks int) *addressList {
+	list := new(addressList)
+	list.reset()
+	for layer := range layers {
+		in := home{mem.RegionID(layer + 1), uint64(layer+1) << 32, 1 << 30}
+		for block := range blocks {
+			list.add(in, uint64(block*4096+layer), 4096-uint64(layer))
+		}
+	}
+	return list
+}
+
+// require that a list gives the ranges that it was made of, in any order, before and after compact.
+func compacted(t *testing.T, list *addressList, rows int) {
+	spots := slices.Clone(list.spots)
+	read := func() {
+		r := list.reader()
+		for _, i := range append(rand.New(rand.NewPCG(1, uint64(len(spots)))).Perm(len(spots)), 0, len(spots)-1) {
+			require.Equal(t, spots[i], list.at(uint64(i)))
+			r.seek(uint64(i))
+			require.Equal(t, spots[i], spot{r.row.home, r.row.offsetOf(uint64(i)), r.row.bytes})
+		}
+	}
+	read()
+	list.compact()
+	require.Len(t, list.rows, rows)
+	require.Equal(t, rows == 0, list.spots != nil)
+	read()
+}
+
+func TestARegularAddressListKeepsItsRowsInsteadOfItsRanges(t *testing.T) {
+	compacted(t, regular(1, 4000), 1)
+	compacted(t, regular(30, 64), 30)
 	for name, offsets := range map[string][]uint64{
-		"forwards":  {64, 192, 320, 448},
-		"backwards": {448, 320, 192, 64},
-		"one spot":  {64, 64, 64},
+		"forwards":    {64, 192, 320, 448, 576, 704, 832, 960},
+		"backwards":   {960, 832, 704, 576, 448, 320, 192, 64},
+		"one spot":    {64, 64, 64, 64, 64, 64, 64, 64},
+		"beyond zero": {1 << 63, 64, 1<<63 + 64<<1, 64 * 3, 1<<63 + 64<<2, 64 * 5, 1<<63 + 64*6, 64 * 7}, // a stride of 2^63+64
 	} {
 		list := new(addressList)
 		list.reset()
 		for _, o := range offsets {
 			list.add(home{7, 0x1000, 4096}, o, 32)
 		}
-		list.compact()
-		require.Nil(t, list.spots, name)
-		for i, o := range offsets {
-			require.Equal(t, spot{0, o, 32}, list.at(uint64(i)), name)
-		}
+		t.Log(name)
+		compacted(t, list, 1)
 	}
 }
 
@@ -37,13 +70,12 @@ func TestAnIrregularAddressListKeepsItsRanges(t *testing.T) {
 	} {
 		list := new(addressList)
 		list.reset()
-		list.add(home{7, 0x1000, 4096}, 0, 32)
-		list.add(home{7, 0x1000, 4096}, 96, 32)
+		for i := range uint64(7) {
+			list.add(home{7, 0x1000, 4096}, i*96, 32)
+		}
 		add(list)
-		want := list.at(2)
-		list.compact()
-		require.Len(t, list.spots, 3, name)
-		require.Equal(t, want, list.at(2), name)
+		t.Log(name)
+		compacted(t, list, 0)
 	}
 	list := new(addressList)
 	list.reset()
@@ -51,20 +83,35 @@ func TestAnIrregularAddressListKeepsItsRanges(t *testing.T) {
 		list.add(home{mem.RegionID(i % 3), uint64(i%3) << 20, 4096}, uint64(i), 1)
 	}
 	require.Len(t, list.homes, 3)
-	require.Equal(t, spot{2, 50, 1}, list.at(50))
+	compacted(t, list, 0)
 }
 
-func TestTheFirstGroupHasRoomForItsShareAndAnOrderOnceThereIsAnother(t *testing.T) {
-	c := new(Call)
-	c.open(0, 0, 1000, 2, 32)
-	require.GreaterOrEqual(t, cap(c.lists[0].LocalAt), 500)
-	require.GreaterOrEqual(t, cap(c.lists[0].RemoteAt), 500)
-	require.Empty(t, c.lists[0].order, "a group that is alone has the order of the call")
-	require.Zero(t, c.lists[0].first())
+func TestARowIsNotReadToItsEndForEachRange(t *testing.T) {
+	list := regular(1, 4000)
+	r := list.reader()
+	r.seek(100)
+	require.EqualValues(t, rowAhead, r.row.n)
+	r.seek(3999)
+	require.EqualValues(t, 1, r.row.n)
+	require.Equal(t, list.spots[3999], r.row.spot)
+}
 
-	c.open(0, 3, 1000, 2, 64)
-	require.Equal(t, []uint32{0, 1, 2}, c.lists[0].order)
-	require.Empty(t, c.lists[1].order)
+func TestTheFirstGroupsHaveRoomForTheirShare(t *testing.T) {
+	c := new(Call)
+	for group := range 2 {
+		c.open(group, 1000, 2, 32)
+		require.GreaterOrEqual(t, cap(c.lists[group].LocalAt), 500)
+		require.GreaterOrEqual(t, cap(c.lists[group].RemoteAt), 500)
+	}
+}
+
+func TestARangeOfAListHasItsIndexInTheCall(t *testing.T) {
+	list := places{stretches: []stretch{{0, 3}, {2, 7}, {3, 100}}}
+	require.Equal(t, 3, list.first())
+	for piece, index := range []uint64{3, 4, 7, 100, 101, 102} {
+		require.Equal(t, index, list.indexOf(piece), "piece %d", piece)
+	}
+	require.Zero(t, new(places).first(), "pages of grids are in the order of the call")
 }
 
 func TestIndexesOutsideOfAListAreNamedWhateverTheirForm(t *testing.T) {
@@ -76,20 +123,48 @@ func TestIndexesOutsideOfAListAreNamedWhateverTheirForm(t *testing.T) {
 	backwards.Stride = -8
 	for name, form := range map[string]struct {
 		indexes Indexes
-		places  [3]int // of 0, -1 and 3
+		values  []uint64
+		beyond  string // the first that a list of three does not have
 	}{
-		"words":      {wide, [3]int{0, 1, 2}},
-		"half words": {narrow, [3]int{0, 1, 2}},
-		"backwards":  {backwards, [3]int{2, 1, 0}},
+		"words":      {wide, []uint64{0, ^uint64(0), 3}, "[1] is -1"},
+		"half words": {narrow, []uint64{0, ^uint64(0), 3}, "[1] is -1"},
+		"backwards":  {backwards, []uint64{3, ^uint64(0), 0}, "[0] is 3"},
 	} {
-		chosen := chosenBy(&Pages{N: 3, Src: form.indexes, Dst: form.indexes}, 3, 4)
-		src, dst, err := chosen.at(form.places[0])
-		require.Nil(t, err, name)
-		require.Zero(t, src+dst, name)
-		_, _, err = chosen.at(form.places[1])
-		require.ErrorContains(t, err, "is -1, the grid has pages 0 to 2", name)
-		_, _, err = chosen.at(form.places[2])
-		require.ErrorContains(t, err, "source index", name)
+		g := newGathering()
+		err := g.choose(&Pages{N: 3, Src: form.indexes, Dst: form.indexes}, 4, 4)
+		require.ErrorContains(t, err, "source index [1] is -1, the grid has pages 0 to 3", name)
+		err = g.choose(&Pages{N: 3, Src: IndexesOf([]int64{0, 0, 0}), Dst: form.indexes}, 4, 3)
+		require.ErrorContains(t, err, "destination index "+form.beyond+", the grid has pages 0 to 2", name)
+		require.Nil(t, g.choose(&Pages{N: 1, Src: form.indexes, Dst: form.indexes}, 4, 4), name)
+		require.Equal(t, form.values[:1], g.src, name)
+		require.Equal(t, form.values[:1], g.dst, name)
 	}
 	runtime.KeepAlive(small)
+}
+
+// BenchmarkSort measures the part of a post of 16,384 ranges that looks at each of them.
+func BenchmarkSort(b *testing.B) {
+	const layers, blocks = 128, 1024
+	near, far := regular(layers, blocks), regular(layers, blocks)
+	near.compact()
+	far.compact()
+	byLayer, byBlock := make([]int64, 0, 16384), make([]int64, 0, 16384)
+	for i := range 16384 {
+		byLayer = append(byLayer, int64(i/128*blocks+i%128))
+		byBlock = append(byBlock, int64(i%128*blocks+i/128))
+	}
+	for name, order := range map[string][]int64{"by layer": byLayer, "by block": byBlock} {
+		indexes := IndexesOf(order)
+		chosen := Pages{N: len(order), Src: indexes, Dst: indexes}
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				c, g := new(Call), newGathering()
+				require.Nil(b, g.choose(&chosen, uint64(near.n), uint64(far.n)))
+				few, err := c.sort(g, near, far)
+				require.True(b, few && err == nil)
+				freePlaces(c.lists)
+				freeGathering(g)
+			}
+		})
+	}
 }

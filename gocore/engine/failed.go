@@ -67,8 +67,8 @@ type unfinished struct {
 
 func (u *unfinished) add(page uint64) {
 	index := u.begin + page
-	if l := u.list; l != nil && len(l.order) > 0 {
-		index = u.begin - uint64(l.before) + uint64(l.order[page])
+	if l := u.list; l != nil && len(l.stretches) > 0 {
+		index = u.begin - uint64(l.before) + l.indexOf(int(page))
 		u.mixed = true
 	}
 	if u.n < len(u.out) {

@@ -77,5 +77,6 @@ func (c *Call) pagesOfLease(own *region, from *GridRegion, to Remote, list *plac
 		g.near.add(here, begin+list.LocalAt[i], list.Bytes)
 		g.far.add(home{there.ID, 0, there.Size}, offset, list.Bytes)
 	}
-	return c.gather(g, len(list.LocalAt), &g.near, &g.far, to.Segment, nil)
+	g.all(len(list.LocalAt))
+	return c.gather(g, &g.near, &g.far, to.Segment)
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -19,10 +20,13 @@ type Pages struct {
 // places are where the pages of one call lie in each pair of its regions: transport.Pieces that are used again.
 type places struct {
 	transport.Pieces
-	rows   int      // pieces that are one page
-	order  []uint32 // of ranges by address: the index in its call of each; empty where they follow one another
-	before int      // ranges of the call that earlier tasks of it have
+	rows      int       // pieces that are one page
+	stretches []stretch // of ranges by address, in order; empty of others
+	before    int       // ranges of the call that earlier tasks of it have
 }
+
+// stretch is ranges that follow one another in their call: from a piece on, and from an index of the call on.
+type stretch struct{ piece, index uint32 }
 
 var placesPool = sync.Pool{New: func() any { return new(places) }}
 
@@ -30,7 +34,7 @@ var placesPool = sync.Pool{New: func() any { return new(places) }}
 func newPlaces(bytes uint64) *places {
 	l := placesPool.Get().(*places)
 	l.Bytes, l.LocalAt, l.RemoteAt = bytes, l.LocalAt[:0], l.RemoteAt[:0]
-	l.rows, l.order, l.before = 1, l.order[:0], 0
+	l.rows, l.stretches, l.before = 1, l.stretches[:0], 0
 	return l
 }
 
@@ -39,12 +43,40 @@ func (l *places) reserve(n int) {
 	l.LocalAt, l.RemoteAt = slices.Grow(l.LocalAt, n), slices.Grow(l.RemoteAt, n)
 }
 
+// take adds the first of some ranges, which two rows hold, and those behind it that they hold as well. It returns their
+// number. index is that of the first in its call.
+func (l *places) take(index int, src, dst []uint64, near, far *row) int {
+	local, remote := l.LocalAt, l.RemoteAt
+	l.stretches = append(l.stretches, stretch{uint32(len(local)), uint32(index)})
+	n := 0
+	for i, page := range src {
+		if !near.holds(page) || !far.holds(dst[i]) {
+			break
+		}
+		local, remote = append(local, near.offsetOf(page)), append(remote, far.offsetOf(dst[i]))
+		n++
+	}
+	l.LocalAt, l.RemoteAt = local, remote
+	return n
+}
+
 // first returns the index in its call of the first range.
 func (l *places) first() int {
-	if len(l.order) > 0 {
-		return int(l.order[0])
+	if len(l.stretches) > 0 {
+		return int(l.stretches[0].index)
 	}
 	return 0
+}
+
+// indexOf returns the index in its call of a range by address.
+func (l *places) indexOf(piece int) uint64 {
+	at, found := slices.BinarySearchFunc(l.stretches, uint32(piece), func(s stretch, piece uint32) int {
+		return cmp.Compare(s.piece, piece)
+	})
+	if !found {
+		at--
+	}
+	return uint64(l.stretches[at].index) + uint64(piece) - uint64(l.stretches[at].piece)
 }
 
 func freePlaces(lists []*places) {
