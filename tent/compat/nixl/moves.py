@@ -136,11 +136,14 @@ def indexes(given: Any, n: int, side: str) -> Any:
         array = np.asarray(list(given))
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "iubf":
         raise nixlInvalidParamError(f"the {side} indexes are a list of at least one integer")
-    with np.errstate(invalid="ignore"):  # of NaN
+    if array.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):  # of NaN
+            table = array.astype(np.int64)
+        if (table != array).any():
+            raise nixlInvalidParamError(f"the {side} indexes are integers, not {array[table != array][0]}")
+    else:
         table = array.astype(np.int64)
-    if array.dtype.kind == "f" and (table != array).any():
-        raise nixlInvalidParamError(f"the {side} indexes are integers, not {array[table != array][0]}")
-    if int(table.min()) < 0 or int(table.max()) >= n:
-        wrong = int(table.min()) if int(table.min()) < 0 else int(table.max())
+    if int(table.view(np.uint64).max()) >= n:  # a negative one as well
+        wrong = int(table[(table < 0) | (table >= n)][0])
         raise nixlInvalidParamError(f"the {side} index {wrong} is not in the list, which has 0 to {n - 1}")
     return table
