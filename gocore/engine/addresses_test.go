@@ -65,8 +65,8 @@ func TestARegularAddressListKeepsItsRowsInsteadOfItsRanges(t *testing.T) {
 func TestAnIrregularAddressListKeepsItsRanges(t *testing.T) {
 	for name, add := range map[string]func(*addressList){
 		"another distance": func(l *addressList) { l.add(home{7, 0x1000, 4096}, 300, 32) },
-		"another length":   func(l *addressList) { l.add(home{7, 0x1000, 4096}, 192, 31) },
-		"another region":   func(l *addressList) { l.add(home{8, 0x9000, 4096}, 192, 32) },
+		"another length":   func(l *addressList) { l.add(home{7, 0x1000, 4096}, 7*96, 31) },
+		"another region":   func(l *addressList) { l.add(home{8, 0x9000, 4096}, 7*96, 32) },
 	} {
 		list := new(addressList)
 		list.reset()
