@@ -236,16 +236,19 @@ func (c *Call) placeOwn(list *addressList, before *region, addr, length uint64) 
 // or offsets in the region that the segment was opened on.
 func (c *Call) placeRemote(list *addressList, n int, to Remote, size uint64, at, bytes *Indexes) *errs.Error {
 	due := c.terms.Due()
+	var there *remoteRegion
 	for i := range n {
 		offset, length, err := rangeAt(i, at, bytes, size, "remote")
 		if err != nil {
 			return err
 		}
-		_, there, found, err := c.resolve(due, Remote{to.Segment, to.Region, to.Offset + offset}, length)
-		if err != nil {
+		offset += to.Offset
+		if there != nil && c.byAddress && there.is(0, offset, length) { // where the one before it lies
+			offset -= there.Addr
+		} else if _, there, offset, err = c.resolve(due, Remote{to.Segment, to.Region, offset}, length); err != nil {
 			return indexed(i, err)
 		}
-		list.add(home{there.ID, there.Addr, there.Size}, found, length)
+		list.add(home{there.ID, there.Addr, there.Size}, offset, length)
 	}
 	list.byAddress = c.byAddress
 	return nil
