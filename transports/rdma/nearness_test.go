@@ -131,3 +131,16 @@ func TestAMatrixRanksForPeersToo(t *testing.T) {
 	require.Equal(t, transport.Nearest, m.nearOf(1))
 	require.Equal(t, transport.Far, m.nearOf(2))
 }
+
+// TestTheRateOfAPortIsThatOfTheKernelsFiles: the library has too few bits for a port of 800 Gbit/s.
+func TestTheRateOfAPortIsThatOfTheKernelsFiles(t *testing.T) {
+	shown := newRig(t, nil).first().device.rate
+	require.NotZero(t, shown)
+	root := fstest.MapFS{"sys/class/infiniband/fake0/ports/1/rate": {Data: []byte("800 Gb/sec (4X XDR)\n")}}
+	r := newRigOver(t, 2, func(s *Settings) { s.Root = root })
+	rates := map[string]float64{}
+	for _, d := range r.a.Transport.(*Transport).nics() {
+		rates[d.name] = d.rate
+	}
+	require.Equal(t, map[string]float64{"fake0": 100e9, "fake1": shown}, rates)
+}

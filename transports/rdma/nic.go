@@ -148,10 +148,11 @@ func (d *device) addBell() error {
 	return nil
 }
 
-// survey reads where the device is. Its wire is that of its network interface, which TCP uses too.
+// survey reads where the device is. Its wire is that of its network interface, which TCP uses too. Its rate is that of
+// the kernel's files: the library has eight bits for a speed, and that of XDR is 256.
 func (d *device) survey() {
-	d.rate = d.t.settings.rate(speeds[d.port.Speed] * widths[d.port.Width])
 	place := netdev.Of(d.t.settings.root(), d.name, d.t.settings.Port)
+	d.rate = d.t.settings.rate(cmp.Or(place.Rate, speeds[d.port.Speed]*widths[d.port.Width]))
 	d.node, d.bus, d.wire = place.Node, place.Bus, cmp.Or(place.Interface, d.name)
 }
 

@@ -14,6 +14,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/Mellanox/rdmamap"
 
@@ -24,9 +25,10 @@ const class = "sys/class/infiniband"
 
 // Place is where a device is.
 type Place struct {
-	Interface string // "" if none is known
-	Node      int    // NUMA node, -1 if unknown
-	Bus       string // where it hangs on PCI, as nic.BusPath says it; "" if unknown, or on no bus
+	Interface string  // "" if none is known
+	Node      int     // NUMA node, -1 if unknown
+	Bus       string  // where it hangs on PCI, as nic.BusPath says it; "" if unknown, or on no bus
+	Rate      float64 // bytes/s of the port, 0 if unknown
 }
 
 // Devices lists the devices that a root file system shows, without the library: none where a container hides them.
@@ -55,7 +57,7 @@ func Addresses(name string) (list []netip.Addr) {
 
 // Of returns the place of a device's port, as a root file system with sys below it has it.
 func Of(root fs.FS, device string, port int) Place {
-	p := Place{Interface: ofRoCE(root, device, port), Node: -1, Bus: nic.BusPath(root, function(root, device))}
+	p := Place{ofRoCE(root, device, port), -1, nic.BusPath(root, function(root, device)), rate(root, device, port)}
 	if p.Interface == "" {
 		p.Interface = ofInfiniBand(root, device)
 	}
@@ -66,6 +68,17 @@ func Of(root fs.FS, device string, port int) Place {
 		p.Node = node(root, device)
 	}
 	return p
+}
+
+// rate reads a line such as "800 Gb/sec (4X XDR)".
+func rate(root fs.FS, device string, port int) float64 {
+	text := nic.Text(root, path.Join(class, device, "ports", strconv.Itoa(port), "rate"))
+	number, _, _ := strings.Cut(text, " Gb/sec")
+	gbps, err := strconv.ParseFloat(number, 64)
+	if err != nil || gbps < 0 {
+		return 0
+	}
+	return gbps * 1e9 / 8
 }
 
 // ofRoCE is the interface of the first address that names one. The files of a table's empty places cannot be read.

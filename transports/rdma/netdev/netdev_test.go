@@ -20,6 +20,10 @@ func machine() fs.FS {
 		class + "/mlx5_1/device/numa_node":           "1\n",
 		class + "/mlx5_2/device/numa_node":           "3\n",
 		class + "/mlx5_3/ports/1/state":              "4: ACTIVE\n",
+		class + "/mlx5_0/ports/1/rate":               "800 Gb/sec (4X XDR)\n",
+		class + "/mlx5_0/ports/2/rate":               "2.5 Gb/sec (1X SDR)\n",
+		class + "/mlx5_1/ports/1/rate":               "unknown\n",
+		class + "/mlx5_2/ports/1/rate":               "-1 Gb/sec\n",
 		"sys/class/net/ib0/type":                     "32\n",
 		"sys/class/net/eth0/type":                    "1\n",
 	} {
@@ -41,8 +45,9 @@ func TestTheInterfaceOfADeviceIsFound(t *testing.T) {
 		port   int
 		want   Place
 	}{
-		{"mlx5_0", 1, Place{"eth0", -1, ""}}, {"mlx5_0", 2, Place{"eth9", -1, ""}}, {"mlx5_1", 1, Place{"eth1", 1, ""}},
-		{"mlx5_2", 1, Place{"ib0", 3, ""}}, {"mlx5_3", 1, Place{"", -1, ""}}, {"gone", 1, Place{"", -1, ""}},
+		{"mlx5_0", 1, Place{"eth0", -1, "", 100e9}}, {"mlx5_0", 2, Place{"eth9", -1, "", 312.5e6}},
+		{"mlx5_1", 1, Place{"eth1", 1, "", 0}}, {"mlx5_2", 1, Place{"ib0", 3, "", 0}},
+		{"mlx5_3", 1, Place{"", -1, "", 0}}, {"gone", 1, Place{"", -1, "", 0}},
 	} {
 		require.Equal(t, row.want, Of(machine(), row.device, row.port), row.device)
 	}
