@@ -8,14 +8,14 @@
 // complete.go (slices come back), ending.go (quiescence), failover.go (errors and their consequences), link.go and
 // tables.go (rails come and go), suspect.go and standstill.go (they fall silent), presence.go (their peer does),
 // health.go (they are paused, probed, and come back), slow.go (they become slow), hedge.go (hedged requests at the tail
-// of a transfer), rekey.go (descriptors change), astray.go (memory is registered again), fenced.go (its owner fences
-// it), queue.go (the queues of a link), gate.go (a task waits for a stream), stage.go (several hops), deadline.go
-// (earliest deadline first by slack), invariants_on.go (the core's books against each other). Records that wait equally
-// long are kept in lists, which are in order of time by themselves; only deadlines, links, rails, peers and NICs have
-// timers.
+// of a transfer), rekey.go (descriptors change), astray.go (memory is registered again), homes.go (as several regions),
+// fenced.go (its owner fences it), queue.go (the queues of a link), gate.go (a task waits for a stream), stage.go
+// (several hops), deadline.go (earliest deadline first by slack), invariants_on.go (the core's books against each
+// other). Records that wait equally long are kept in lists, which are in order of time by themselves; only deadlines,
+// links, rails, peers and NICs have timers.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171.
+// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179.
 package dispatch
 
 import (

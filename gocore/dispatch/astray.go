@@ -1,9 +1,10 @@
 package dispatch
 
 import (
+	"slices"
+
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/plan"
 )
 
 // A request by address means the memory that is registered there, in whichever region. Its plan leads to the region
@@ -27,6 +28,7 @@ type Astray struct {
 	Since clock.Time // it was submitted then
 	Begin uint64     // of its bytes in the remote region, the lowest
 	End   uint64
+	Parts []uint64    // where each of its parts begins in the remote region
 	Err   *errs.Error // of the refusal
 }
 
@@ -43,7 +45,13 @@ func (c *Core) goesAstray(t *task) bool {
 	a := Astray{Batch: t.batch.id(), Task: int(t.index), Peer: l.spec.Peer, Spec: t.spec, Since: t.submitted,
 		Err: t.failure}
 	a.Begin, a.End = t.spec.remoteSpan()
-	a.Spec.Parts = nil
+	if parts := t.spec.Parts; parts != nil {
+		a.Parts = slices.Clone(parts.RemoteAt)
+		for i := range a.Parts {
+			a.Parts[i] += t.spec.Remote
+		}
+		a.Spec.Parts = nil
+	}
 	c.out.Astray = append(c.out.Astray, a)
 	t.unqueue()
 	t.watch.Unlink()
@@ -52,9 +60,9 @@ func (c *Core) goesAstray(t *task) bool {
 	return true
 }
 
-// Relocate starts a task in the region at its address now, from an offset in that, or fails it by the error. A task
-// that has ended meanwhile is left alone.
-func (c *Core) Relocate(a *Astray, to *plan.Plan, remote uint64, err *errs.Error, now clock.Time) {
+// Relocate starts a task in the regions at its address now, or fails it by the error. A task that has ended meanwhile
+// is left alone.
+func (c *Core) Relocate(a *Astray, homes []Home, err *errs.Error, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
 	}
@@ -67,10 +75,8 @@ func (c *Core) Relocate(a *Astray, to *plan.Plan, remote uint64, err *errs.Error
 		return
 	}
 	if err == nil {
-		moved := t.spec
-		moved.Plan, moved.Remote = to, remote
-		if err = check(&moved); err == nil {
-			t.spec, t.astray, t.barred = moved, false, 0
+		if err = t.settle(homes); err == nil {
+			t.astray = false
 			c.startTask(t, now)
 			return
 		}

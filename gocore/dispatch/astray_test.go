@@ -25,6 +25,9 @@ func addressed(p *plan.Plan, length uint64, deadline clock.Time) TaskSpec {
 		Remote: 1 << 30, Length: length, ByAddress: true}
 }
 
+// home is one region for a whole task.
+func home(p *plan.Plan, remote uint64) []Home { return []Home{{Plan: p, Remote: remote}} }
+
 // refuse completes everything that is out with an error.
 func (r *rig) refuse(err *errs.Error) {
 	for len(r.out) > 0 {
@@ -42,9 +45,9 @@ func TestATaskByAddressBeginsAgainInTheRegionThatIsThereNow(t *testing.T) {
 	require.Equal(t, [2]uint64{1 << 30, 1<<30 + 512*kib}, [2]uint64{a.Begin, a.End})
 	require.EqualValues(t, 1, a.Peer)
 	require.Equal(t, Pending, r.status(b).State)
-	r.core.Relocate(&a, to(r.core, id), 1<<10, nil, r.now)
+	r.core.Relocate(&a, home(to(r.core, id), 1<<10), nil, r.now)
 	require.EqualValues(t, 1<<10, r.step()[0].Remote)
-	r.core.Relocate(&a, to(r.core, id), 0, nil, r.now) // a second answer changes nothing
+	r.core.Relocate(&a, home(to(r.core, id), 0), nil, r.now) // a second answer changes nothing
 	r.drain()
 	s := r.status(b)
 	require.Equal(t, Completed, s.State)
@@ -56,7 +59,7 @@ func TestATaskIsGivenOneOtherRegion(t *testing.T) {
 	id := r.link(1, 0, 1, 1<<20)
 	b := r.submitAll(addressed(to(r.core, id), 64*kib, clock.Never))
 	r.refuse(gone())
-	r.core.Relocate(&r.astray[0], to(r.core, id), 0, nil, r.now)
+	r.core.Relocate(&r.astray[0], home(to(r.core, id), 0), nil, r.now)
 	r.step()
 	r.refuse(gone())
 	require.Len(t, r.astray, 1)
@@ -101,7 +104,7 @@ func TestATaskWhoseEndIsAskedForBeginsNowhere(t *testing.T) {
 			require.Equal(r, 1, n)
 			r.step()
 		},
-		Failed: func(r *rig, _ BatchID) { r.core.Relocate(&r.astray[0], nil, 0, gone(), r.now) },
+		Failed: func(r *rig, _ BatchID) { r.core.Relocate(&r.astray[0], nil, gone(), r.now) },
 	}
 	for state, end := range ends {
 		for _, early := range []bool{false, true} {
@@ -123,7 +126,7 @@ func TestATaskWhoseEndIsAskedForBeginsNowhere(t *testing.T) {
 			end(r, b)
 			require.Equal(t, state, r.status(b).State)
 			require.Nil(t, r.core.FreeBatch(b))
-			r.core.Relocate(&r.astray[0], to(r.core, id), 0, nil, r.now) // the answer is late
+			r.core.Relocate(&r.astray[0], home(to(r.core, id), 0), nil, r.now) // the answer is late
 			require.Empty(t, r.wait(time.Second))
 			require.Zero(t, r.core.Pending())
 		}
@@ -140,7 +143,7 @@ func TestPartsBeginAgainWithTheirTask(t *testing.T) {
 	b := r.submitAll(spec)
 	r.refuse(gone())
 	require.Equal(t, [2]uint64{100, 9100 + kib}, [2]uint64{r.astray[0].Begin, r.astray[0].End})
-	r.core.Relocate(&r.astray[0], to(r.core, id), 7, nil, r.now)
+	r.core.Relocate(&r.astray[0], home(to(r.core, id), 7), nil, r.now)
 	require.EqualValues(t, 9007, r.step()[0].Remote)
 	r.drain()
 	require.Equal(t, Completed, r.status(b).State)

@@ -283,7 +283,7 @@ func (c *Core) Task(id BatchID, i int) (TaskSpec, *errs.Error) {
 	if err != nil {
 		return TaskSpec{}, err
 	}
-	return t.spec, nil
+	return t.submittedSpec(), nil
 }
 
 // Summary returns the state of a whole batch without a look at its tasks. Errors: Stale.

@@ -117,7 +117,7 @@ var errLate = errs.New(errs.Lost, "transfer",
 
 // closeTask makes the end visible. Nothing of the task is outstanding, or dirty says so.
 func (c *Core) closeTask(t *task, now clock.Time) {
-	if c.goesAstray(t) {
+	if c.goesAstray(t) || c.goesOn(t, now) {
 		return
 	}
 	b := t.batch

@@ -49,13 +49,26 @@ func (c *Core) Fenced(news map[RegionKey]transport.Epoch, now clock.Time) {
 // fencedBy returns the region of a task that was fenced after the task began. The task may have come with a key of
 // before.
 func (c *Core) fencedBy(t *task, fences map[RegionKey]transport.Epoch) (RegionKey, bool) {
-	for i := range t.spec.Plan.Routes {
-		for _, h := range t.spec.Plan.Routes[i].Hops {
+	if at, is := c.endsIn(t.spec.Plan, t.spec.Epoch, fences); is || t.moving == nil {
+		return at, is
+	}
+	for _, s := range t.moving.left {
+		if at, is := c.endsIn(s.plan, t.spec.Epoch, fences); is {
+			return at, true
+		}
+	}
+	return RegionKey{}, false
+}
+
+// endsIn returns the region of a plan that has a fence behind an epoch.
+func (c *Core) endsIn(p *plan.Plan, epoch transport.Epoch, fences map[RegionKey]transport.Epoch) (RegionKey, bool) {
+	for i := range p.Routes {
+		for _, h := range p.Routes[i].Hops {
 			at := RegionKey{h.Link, h.RemoteKey}
 			if l := c.link(h.Link); l != nil {
 				at.Key = l.current(h.RemoteKey)
 			}
-			if t.spec.Epoch < fences[at] {
+			if epoch < fences[at] {
 				return at, true
 			}
 		}

@@ -157,6 +157,17 @@ func (t *task) eachMissing(each func(part int)) {
 		each(0)
 		return
 	}
+	if m := t.moving; m != nil {
+		var parts []int
+		t.eachGivenUp(func(part int) { parts = append(parts, part) })
+		m.asSubmitted(parts, each)
+		return
+	}
+	t.eachGivenUp(each)
+}
+
+// eachGivenUp calls each with the parts that have bytes which were given up, in the order in which the task has them.
+func (t *task) eachGivenUp(each func(part int)) {
 	next := 0
 	for _, s := range t.missing {
 		last := int((s.offset + s.length - 1) / t.spec.Parts.Bytes)

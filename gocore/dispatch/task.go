@@ -31,6 +31,7 @@ type task struct {
 	queue       place                // of its link and class while it has fresh bytes, or of a stage
 	watch       intrusive.Node[task] // served or ending
 	pieces      intrusive.List[piece]
+	moving      *moving // nil: it has one home, see homes.go
 	failure     *errs.Error
 	missing     []span // of a task with parts: bytes that were given up, see parts.go
 	cursor      uint64 // bytes below were cut once

@@ -29,11 +29,10 @@ func (e *Engine) seek(list []dispatch.Astray) {
 	}
 }
 
-// place is where a task's address is now; without a plan nothing leads there.
+// place is where the bytes of a task are now: in one region, or its parts in several. Without homes it is nowhere.
 type place struct {
-	plan   *plan.Plan
-	remote uint64 // offset in the region
-	err    *errs.Error
+	homes []dispatch.Home
+	err   *errs.Error
 }
 
 // relocate starts tasks anew in the regions that the peer has at their addresses, or fails them.
@@ -61,31 +60,59 @@ func (p *peer) relocate(list []dispatch.Astray) {
 	e.settle(list, places)
 }
 
-// placeOf looks a task's address up in the newest description.
+// placeOf looks the addresses of a task up in the newest description.
 func (p *peer) placeOf(a *dispatch.Astray, local *region) (at place) {
-	home, terms := a.Spec.Plan.Home, &a.Spec.Terms
-	remote := p.regions.Load().find(home.Addr+a.Begin, a.End-a.Begin)
-	switch {
-	case p.gone.Load() != nil, remote == nil, remote.ID == home.ID:
-		return place{}
-	case remote.Registered == 0 || a.Since < remote.Registered: // the close in between is for tasks of before
-		return place{}
-	case p.begin() != a.Spec.Epoch: // a fence of the owner since then is for tasks of before, wherever they go
+	if p.gone.Load() != nil || p.begin() != a.Spec.Epoch { // a fence is for tasks of before it, wherever they go
 		return place{}
 	}
-	if remote.Addr > home.Addr+a.Spec.Remote { // its parts are counted from before the region
-		return place{}
+	before := a.Spec.Plan.Home.Addr
+	first := before + a.Spec.Remote
+	if whole := p.homeOf(a, before+a.Begin, a.End-a.Begin); whole != nil && whole.Addr <= first {
+		made, err := p.planOf(a, local, whole)
+		return place{[]dispatch.Home{{Plan: made, Remote: first - whole.Addr}}, err}
 	}
-	at.remote = home.Addr + a.Spec.Remote - remote.Addr
-	if at.err = p.permits(terms, remote); at.err != nil {
-		return at
+	homes := make(map[*remoteRegion]int)
+	for i, offset := range a.Parts {
+		region := p.homeOf(a, before+offset, a.Spec.Length/uint64(len(a.Parts)))
+		if region == nil {
+			return place{}
+		}
+		k, known := homes[region]
+		if !known {
+			made, err := p.planOf(a, local, region)
+			if err != nil {
+				return place{err: err}
+			}
+			k, homes[region] = len(at.homes), len(at.homes)
+			at.homes = append(at.homes, dispatch.Home{Plan: made})
+		}
+		h := &at.homes[k]
+		h.Parts, h.At = append(h.Parts, uint32(i)), append(h.At, before+offset-region.Addr)
+	}
+	return at
+}
+
+// homeOf is the region to which a task may go for a range: another one than before, that was registered before the task
+// was submitted. The close in between is for tasks of before.
+func (p *peer) homeOf(a *dispatch.Astray, addr, length uint64) *remoteRegion {
+	r := p.regions.Load().find(addr, length)
+	if r == nil || r.ID == a.Spec.Plan.Home.ID || r.Registered == 0 || a.Since < r.Registered {
+		return nil
+	}
+	return r
+}
+
+// planOf is a plan for a task to a region.
+func (p *peer) planOf(a *dispatch.Astray, local *region, remote *remoteRegion) (*plan.Plan, *errs.Error) {
+	terms := &a.Spec.Terms
+	if err := p.permits(terms, remote); err != nil {
+		return nil, err
 	}
 	policy, err := p.policyFor(terms, local, remote, a.Spec.Length)
-	if err == nil {
-		at.plan, err = p.planFor(local, remote, terms, policy)
+	if err != nil {
+		return nil, err
 	}
-	at.err = err
-	return at
+	return p.planFor(local, remote, terms, policy)
 }
 
 // settle hands the places of tasks to the core. A task without one fails as it was refused.
@@ -94,10 +121,10 @@ func (e *Engine) settle(list []dispatch.Astray, places []place) {
 	now := clock.Now()
 	for i := range list {
 		a, at := &list[i], &places[i]
-		if at.plan == nil && at.err == nil {
+		if len(at.homes) == 0 && at.err == nil {
 			at.err = a.Err
 		}
-		e.core.Relocate(a, at.plan, at.remote, at.err, now)
+		e.core.Relocate(a, at.homes, at.err, now)
 	}
 	e.stepAt(now)
 	e.unlockAndDrain()
