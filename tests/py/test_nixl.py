@@ -359,6 +359,10 @@ def test_partial_metadata_names_what_it_is_given(agents: Agents, seed: int) -> N
     assert two.check_remote_metadata("one", listed[1].trim())  # the owner is asked for ranges that it did not name
     unknown = two.get_xfer_descs([(address(memories[2]), BLOCK, 0)], "DRAM")
     assert not two.check_remote_metadata("one", unknown)
+    for listing in listed:  # the last one, too, behind which nothing asks the owner anew
+        one.deregister_memory(listing)
+        assert not two.check_remote_metadata("one", listing.trim())
+    assert two.check_remote_metadata("one")
     with pytest.raises(nixl.nixlNotFoundError):
         one.get_partial_agent_metadata(two.get_reg_descs([(address(memories[2]), BLOCK, 0, "")], "DRAM"))
 

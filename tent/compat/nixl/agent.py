@@ -204,11 +204,12 @@ class nixl_agent:
         self._mailbox.forget(name)
 
     def check_remote_metadata(self, agent: Name, descs: nixlXferDList | None = None) -> bool:
-        """Whether a remote agent is known and lives, and has these ranges. False asks for a new handshake."""
+        """Whether a remote agent is known and lives, and has these ranges now. False asks for a new handshake."""
         segment = self._remotes.live(text(agent))
         if segment is None or descs is None or descs.isEmpty():
             return segment is not None
         try:
+            segment.refresh()  # it may have deregistered some that it had
             moves.Ranges(segment.addresses, descs.rows).close()
         except TentError:
             return False
