@@ -342,7 +342,7 @@ class Given(_Paths, total=False):
     rpc_server_port: int
     security: Mapping[str, Any]
     insecure: bool
-    log_level: Literal["debug", "info", "warning", "error"]
+    log_level: Literal["debug", "info", "warning", "error", "warn"]
     merge_requests: bool
     max_failover_attempts: int
     transfer_stall_timeout: float | str

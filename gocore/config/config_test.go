@@ -219,13 +219,14 @@ func TestNamesOfEnginesAreTakenAsPeersTakeThem(t *testing.T) {
 
 func TestValuesAreTakenInEveryFaithfulForm(t *testing.T) {
 	c, err := Load(birdsOnly, map[string]any{"rpc_server_port": "17000", "max_batches": 16.0,
-		"max_failover_attempts":  uint64(0),
+		"max_failover_attempts": uint64(0), "log_level": "warn",
 		"transfer_stall_timeout": 2, "transports/birds/addresses": []string{"127.0.0.1",
 			"fe80::1%eth0"}, "transports/birds/dial_timeout_ms": int64(250)})
 	require.NoError(t, err)
 	require.Equal(t, 17000, c.Engine.RPCServerPort)
 	require.Equal(t, 16, c.Engine.MaxBatches)
 	require.Zero(t, c.Engine.MaxFailoverAttempts)
+	require.Equal(t, "warning", c.Engine.LogLevel)
 	require.Equal(t, 2*time.Second, c.Engine.TransferStallTimeout)
 	require.Equal(t, 250*time.Millisecond, c.SettingsOf("birds").(*birds).Limit)
 	require.Equal(t, []string{"127.0.0.1", "fe80::1%eth0"}, c.SettingsOf("birds").(*birds).Addresses)

@@ -36,7 +36,7 @@ type Engine struct {
 	MaxCalls             int           `key:"security/limits/calls_per_second" takes:"10..1000000" default:"4000" help:"Calls of one peer to the control plane; those beyond it wait, for a second at most. 16 KiB of a description count as one."`
 	MaxReception         uint64        `key:"security/limits/reception_bytes" takes:"1MiB..1GiB" unit:"B" default:"32MiB" help:"Bytes of messages that have not arrived whole, of all peers; beyond it the connection with most of them is closed."`
 	Insecure             bool          `key:"insecure" default:"false" help:"Admits anybody who reaches the engine, on any address. Instead of the keys of security."`
-	LogLevel             string        `key:"log_level" takes:"debug|info|warning|error" default:"info" from:"upstream" help:"Least level of log records."`
+	LogLevel             string        `key:"log_level" takes:"log level" default:"info" from:"upstream" help:"Least level of log records."`
 	MergeRequests        bool          `key:"merge_requests" default:"true" from:"upstream" help:"Neighbouring requests of one submit that agree in everything share slices."`
 	MaxFailoverAttempts  int           `key:"max_failover_attempts" takes:"0..1000" default:"3" from:"failover seed" help:"Switches of transport a task may make; 0 means never, 1 exactly one."`
 	TransferStallTimeout time.Duration `key:"transfer_stall_timeout" takes:"0.01..86400" unit:"s" default:"30" help:"A transfer without a deadline ends after this long without progress while it is being served."`

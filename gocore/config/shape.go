@@ -23,6 +23,8 @@ var kinds = map[string]Takes{
 	"mtu":      {Kind: Int, Min: 512, Max: 4096, What: "512, 1024, 2048 or 4096", Check: checkMTU},
 	"shared memory name": {Kind: Text, What: `"" or a name of shared memory, as in "/mooncake_rdma_slots"`,
 		Check: checkSharedName},
+	"log level": {Kind: Text, Choices: []string{"debug", "info", "warning", "error"},
+		Spellings: map[string]string{"warn": "warning"}},
 	"folders": {Kind: Texts, What: "a list of absolute paths of folders", Check: checkFolders},
 	"plug-ins": {Kind: Texts, What: "a list of absolute paths of plug-ins and their folders",
 		Check: checkFolders},

@@ -28,15 +28,16 @@ const (
 // Takes describes the values that a setting takes.
 type Takes struct {
 	Kind       Kind
-	Min, Max   float64         // of Int and Float, and of each of Floats; both included
-	Unit       string          // "s", "ms", "us", "ns", "B", "KiB", "Gbit/s" or ""
-	Multiple   int64           // Int: values are multiples of it; 0 and 1 mean any
-	PowerOfTwo bool            // Int
-	Choices    []string        // of Text and of each of Texts; nil means any
-	Numeric    bool            // Int: a text of digits is taken too
-	Path       bool            // Text: the canonical value of a relative path is absolute
-	What       string          // Structure and checked texts: in words
-	Check      func(any) error // of a canonical value, beyond the above
+	Min, Max   float64           // of Int and Float, and of each of Floats; both included
+	Unit       string            // "s", "ms", "us", "ns", "B", "KiB", "Gbit/s" or ""
+	Multiple   int64             // Int: values are multiples of it; 0 and 1 mean any
+	PowerOfTwo bool              // Int
+	Choices    []string          // of Text and of each of Texts; nil means any
+	Spellings  map[string]string // Text: other spellings that people use, and the choice that each means
+	Numeric    bool              // Int: a text of digits is taken too
+	Path       bool              // Text: the canonical value of a relative path is absolute
+	What       string            // Structure and checked texts: in words
+	Check      func(any) error   // of a canonical value, beyond the above
 }
 
 // String describes the values in words, for errors and documents: "an integer from 1 to 64".
@@ -152,6 +153,9 @@ func (t Takes) coerce(v any) (any, bool) {
 		return toFloat(v)
 	case Text:
 		s, ok := v.(string)
+		if choice, other := t.Spellings[s]; other {
+			s = choice
+		}
 		return s, ok
 	case Texts:
 		return toList(v, func(v any) (string, bool) { s, ok := v.(string); return s, ok })

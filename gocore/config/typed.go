@@ -2,6 +2,8 @@ package config
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -67,7 +69,8 @@ func (t Takes) python() string {
 	case Text, Texts:
 		text := "str"
 		if t.Choices != nil {
-			text = `Literal["` + strings.Join(t.Choices, `", "`) + `"]`
+			choices := append(slices.Clone(t.Choices), slices.Sorted(maps.Keys(t.Spellings))...)
+			text = `Literal["` + strings.Join(choices, `", "`) + `"]`
 		}
 		if t.Kind == Texts {
 			return "Sequence[" + text + "]"
