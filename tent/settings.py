@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import stat
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -77,6 +78,11 @@ def read(path: str) -> str:
                 raise InvalidArgumentError(f"the settings {path!r} are larger than {_FILE_MAX >> 20} MiB")
         else:
             raise InvalidArgumentError(f"the settings {path!r} are a pipe that nobody has written in time")
+        if not found and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise InvalidArgumentError(
+                f"the settings {path!r} are a pipe, and nobody writes into it; or it was read already, since that of "
+                "<(...) gives its text once"
+            )
     try:
         return found.decode()
     except UnicodeDecodeError as error:

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -42,7 +43,7 @@ type layer struct {
 }
 
 // Sources are the settings as somebody gave them, the weakest first. They are read once, since a pipe gives its bytes
-// once.
+// once; for one that a variable names see readVariable.
 type Sources []layer
 
 // Read reads the environment, as Options.Env does, and arguments. An argument is a map[string]any, JSON as []byte, a
@@ -57,7 +58,8 @@ func Read(env func(name string) string, arguments ...any) (Sources, error) {
 		if env == nil || env(name) == "" {
 			continue
 		}
-		l, err := readText(env(name), "environment "+name, "environment "+name+"=")
+		read := func(path string) ([]byte, error) { return readVariable(name, path) }
+		l, err := readText(env(name), "environment "+name, "environment "+name+"=", read)
 		if err != nil {
 			return nil, err
 		}
@@ -82,19 +84,19 @@ func readArgument(a any) (layer, error) {
 	case []byte:
 		return parse(OriginArgument, a)
 	case string:
-		return readText(a, OriginArgument, OriginArgument+" ")
+		return readText(a, OriginArgument, OriginArgument+" ", ReadFile)
 	}
 	return layer{}, errs.New(errs.InvalidArgument, "config", "settings of type %T: they are a map, JSON text or a path",
 		a)
 }
 
-// readText reads JSON or the file that text names; the origin of a file has its path behind filePrefix.
-func readText(text, inline, filePrefix string) (layer, error) {
+// readText reads JSON or, by read, the file that text names; the origin of a file has its path behind filePrefix.
+func readText(text, inline, filePrefix string, read func(path string) ([]byte, error)) (layer, error) {
 	if strings.HasPrefix(strings.TrimSpace(text), "{") {
 		return parse(inline, []byte(text))
 	}
 	origin := filePrefix + text
-	data, err := ReadFile(text)
+	data, err := read(text)
 	if err != nil {
 		e := errs.Wrap(errs.InvalidArgument, "config", err)
 		e.Cause = fmt.Sprintf("%s: cannot read the settings file %q: %v", inline, text, reason(err))
@@ -108,12 +110,51 @@ const readLimit = 10 * time.Second
 
 // ReadFile reads a settings file, of at most 4 MiB. It may be a pipe, as that of <(...) in a shell, and then has 10
 // seconds to its end.
-func ReadFile(path string) ([]byte, error) { return readFile(path, readLimit) }
+func ReadFile(path string) ([]byte, error) {
+	data, _, err := readFile(path, readLimit)
+	return data, err
+}
 
-func readFile(path string, limit time.Duration) ([]byte, error) {
+// pipes are those that variables named, with their texts. The second engine of a process finds the pipe of <(...)
+// empty. One that gives a text again, as a FIFO with another writer, is read anew.
+var pipes struct {
+	sync.Mutex // also while one is read: of two readers at a time each would have a part
+	named      map[string]pipe
+}
+
+type pipe struct {
+	about os.FileInfo
+	text  []byte
+}
+
+// readVariable reads the settings file that a variable names.
+func readVariable(name, path string) ([]byte, error) {
+	pipes.Lock()
+	defer pipes.Unlock()
+	data, about, err := readFile(path, readLimit)
+	if about == nil || about.Mode()&os.ModeNamedPipe == 0 {
+		return data, err
+	}
+	switch before, known := pipes.named[name]; {
+	case err == nil:
+		if pipes.named == nil {
+			pipes.named = make(map[string]pipe)
+		}
+		pipes.named[name] = pipe{about, data}
+	case errors.Is(err, errEmptyPipe) && known && os.SameFile(before.about, about):
+		return before.text, nil
+	}
+	return data, err
+}
+
+var errEmptyPipe = errors.New("it is a pipe, and nobody writes into it; or it was read already, " +
+	"since that of <(...) gives its text once")
+
+// readFile also returns the facts about the file that it has read, nil where they are not known.
+func readFile(path string, limit time.Duration) ([]byte, os.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would block until somebody writes
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = f.Close() }()             // only read: nothing can be lost
 	_ = f.SetReadDeadline(time.Now().Add(limit)) // a file on a disk has no deadline, and needs none
@@ -125,9 +166,9 @@ func readFile(path string, limit time.Duration) ([]byte, error) {
 	case err == nil && len(data) > fileBytesMax:
 		err = fmt.Errorf("it is larger than %d MiB", fileBytesMax>>20)
 	case err == nil && len(data) == 0 && unknown == nil && about.Mode()&os.ModeNamedPipe != 0:
-		err = errors.New("it is a FIFO, and nobody writes into it")
+		err = errEmptyPipe
 	}
-	return data, err
+	return data, about, err
 }
 
 // reason drops operation and path, which the message has already.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,6 +42,57 @@ func TestSettingsComeThroughAPipe(t *testing.T) {
 	require.Equal(t, "decode", c.Engine.Name)
 }
 
+// Each engine of a process reads the variable, and all of them have the settings of its pipe. One that another program
+// has read is an error.
+func TestThePipeOfAVariableIsReadOnce(t *testing.T) {
+	name := func(path string) (string, error) {
+		c, err := Load(Options{Transports: birdsOnly.Transports, Env: env("TENT_CONF", path)})
+		if err != nil {
+			return "", err
+		}
+		return c.Engine.Name, nil
+	}
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	_, err = w.WriteString(`{"name": "decode"}`)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	path := fmt.Sprintf("/proc/self/fd/%d", r.Fd())
+	var readers sync.WaitGroup
+	var found [8]string
+	for i := range found {
+		readers.Go(func() {
+			var err error
+			if found[i], err = name(path); err != nil {
+				found[i] = err.Error()
+			}
+		})
+	}
+	readers.Wait()
+	for _, got := range found {
+		require.Equal(t, "decode", got)
+	}
+
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	_, err = name(fifo)
+	require.ErrorContains(t, err, "was read already", "it is not the pipe of before")
+	for _, want := range []string{"prefill", "router"} { // its text of now counts
+		keeps, err := os.OpenFile(fifo, os.O_RDONLY|syscall.O_NONBLOCK, 0) // without a reader the text would go
+		require.NoError(t, err)
+		writer, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+		require.NoError(t, err)
+		_, err = fmt.Fprintf(writer, `{"name": %q}`, want)
+		require.NoError(t, err)
+		require.NoError(t, writer.Close())
+		got, err := name(fifo)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		require.NoError(t, keeps.Close())
+	}
+}
+
 // A writer that never ends is waited for until the limit.
 func TestAPipeThatDoesNotEndHasALimit(t *testing.T) {
 	r, w, err := os.Pipe()
@@ -49,6 +101,6 @@ func TestAPipeThatDoesNotEndHasALimit(t *testing.T) {
 	defer w.Close()
 	_, err = w.WriteString("{")
 	require.NoError(t, err)
-	_, err = readFile(fmt.Sprintf("/proc/self/fd/%d", r.Fd()), time.Millisecond)
+	_, _, err = readFile(fmt.Sprintf("/proc/self/fd/%d", r.Fd()), time.Millisecond)
 	require.ErrorContains(t, err, "has not ended within 1ms")
 }

@@ -152,6 +152,21 @@ def test_a_pipe_of_settings_is_read_to_its_end_and_not_awaited_for_ever(
     writer.join()
 
 
+def test_all_engines_have_the_settings_of_a_pipe_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b'{"log_level": "error"}')
+        os.close(writing)
+        monkeypatch.setenv("TENT_CONF", f"/proc/self/fd/{reading}")
+        for _ in range(2):
+            with tent.Engine() as engine:
+                assert engine.config["log_level"].value == "error"
+        with pytest.raises(tent.InvalidArgumentError, match="was read already"):
+            tent.Engine(f"/proc/self/fd/{reading}")
+    finally:
+        os.close(reading)
+
+
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}])
 def test_a_value_that_no_json_has_is_named_by_its_key(value: Any) -> None:
     with pytest.raises(tent.InvalidArgumentError, match="'metadata_timeout'"):
