@@ -138,7 +138,7 @@ func (e *Etcd) Swap(ctx context.Context, key string, old, value []byte, lease ti
 	answer, err := e.client.Txn(ctx).If(was).Then(etcd.OpPut(key, string(value), etcd.WithLease(granted.ID))).Commit()
 	if err != nil || !answer.Succeeded {
 		_, _ = e.client.Revoke(ctx, granted.ID) // else it ends by itself
-		return false, err
+		return false, e.explain(err)
 	}
 	e.mu.Lock()
 	e.leases[key] = granted.ID
@@ -167,7 +167,7 @@ func (e *Etcd) Renew(ctx context.Context, key string, value []byte, _ time.Durat
 // Remove implements Service.
 func (e *Etcd) Remove(ctx context.Context, key string, value []byte) error {
 	_, err := e.client.Txn(ctx).If(etcd.Compare(etcd.Value(key), "=", string(value))).Then(etcd.OpDelete(key)).Commit()
-	return err
+	return e.explain(err)
 }
 
 // Watch implements Service. A watch asks for changes behind the present revision, and the client begins it again where

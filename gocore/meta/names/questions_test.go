@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
 )
 
 // mute is a server that takes questions and never answers; asked hears of the first bytes of each connection.
@@ -143,4 +145,45 @@ func TestTheQueryOfTheAddressIsKept(t *testing.T) {
 	}
 	require.Equal(t, []url.Values{{"cluster": {"a"}, "key": {"k"}}, {"cluster": {"a"}, "key": {"l"}}}, asked)
 	require.NoError(t, s.Close())
+}
+
+// vanishingEtcd takes a transaction, never answers it, and cannot be reached any more.
+type vanishingEtcd struct {
+	*etcdServer
+	listener net.Listener
+}
+
+func (v vanishingEtcd) Txn(ctx context.Context, _ *pb.TxnRequest) (*pb.TxnResponse, error) {
+	_ = v.listener.Close()
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// The client of etcd says of such a transaction that its time was over, and no more.
+func TestAFailedTransactionHasItsCause(t *testing.T) {
+	for name, ask := range map[string]func(context.Context, Service) error{
+		"swap": func(ctx context.Context, s Service) error {
+			_, err := s.Swap(ctx, "k", nil, []byte("v"), lease)
+			return err
+		},
+		"remove": func(ctx context.Context, s Service) error { return s.Remove(ctx, "k", []byte("v")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			e := &etcdServer{moved: make(chan struct{})}
+			e.wipe()
+			server := grpc.NewServer()
+			pb.RegisterKVServer(server, vanishingEtcd{e, listener})
+			pb.RegisterLeaseServer(server, e)
+			go func() { _ = server.Serve(listener) }()
+			t.Cleanup(server.Stop)
+			s, err := NewEtcd([]string{listener.Addr().String()}, Access{}, time.Second)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, s.Close()) })
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			require.ErrorContains(t, ask(ctx, s), "connection refused")
+		})
+	}
 }
