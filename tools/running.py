@@ -89,13 +89,37 @@ SHOWN = 4 << 20  # bytes of a log: one that a loop has written would fill the di
 
 def end_all() -> None:
     """Ends every command that runs, with all that it has started, also one that a thread has begun just now."""
+    for child in children().get(os.getpid(), []):
+        end_tree(child)
+
+
+def children() -> dict[int, list[int]]:
+    """The processes that run, by their parents."""
+    found: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, parent = status.read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid() and state != "Z":
-                child = int(status.parent.name)
-                os.kill(child, signal.SIGKILL)
-                os.killpg(child, signal.SIGKILL)
+            if state != "Z":
+                found.setdefault(int(parent), []).append(int(status.parent.name))
+    return found
+
+
+def end_tree(root: int) -> None:
+    """Ends a process and all that it has started, in other sessions too: a suite that is killed ends no server. All of
+    them are stopped first, so that none begins another one meanwhile."""
+    tree: list[int] = []
+    found = [root]
+    while found:
+        for process in found:
+            with suppress(OSError):
+                os.kill(process, signal.SIGSTOP)
+        tree += found
+        listed = children()
+        found = [child for parent in tree for child in listed.get(parent, []) if child not in tree]
+    for process in tree:
+        for end in (os.kill, os.killpg):  # the others of its group may have lost their parent
+            with suppress(OSError):
+                end(process, signal.SIGKILL)
 
 
 class MissingError(RuntimeError):
@@ -212,9 +236,9 @@ def report_file() -> Iterator[Path]:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command that still runs, and every process that it left behind."""
-    try:
+    """Ends a command that still runs, and every process of its group that it left behind."""
+    if process.poll() is None:
+        end_tree(process.pid)
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()

@@ -21,6 +21,7 @@ from typing import Any
 from ports import free_ports
 
 TOKENS = 24  # of an answer
+WITH_PARENT = Path(__file__).with_name("with_parent.py")
 READY_LIMIT = 600.0  # seconds until a server answers, on a machine that others use too
 QUIET = {
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
@@ -59,7 +60,8 @@ class Server:
         self.port, side, self.bootstrap = free_ports(3)
         self.log = self.logs / f"{self.name}-{self.port}.log"
         command = [
-            *self.prefix, sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model),
+            sys.executable, str(WITH_PARENT), *self.prefix,
+            sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model),
             "--served-model-name", "little", "--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32",
             "--enforce-eager", "--no-enable-prefix-caching", "--max-model-len", "4096", "--max-num-seqs", "8",
             *self.arguments,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -127,14 +128,29 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
     return Runner("stage", "go", {"PATH": "/usr/bin:/bin"})
 
 
-def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(runner: Runner) -> None:
-    assert runner.run("sh", "-c", "sleep 1000 & echo $!; wait", timeout=0.5) == 124
-    child = re.search(r"^(\d+)$", runner.log.read_text(), re.M)
-    assert child
-    status = Path(f"/proc/{child[1]}/stat")
-    deadline = time.monotonic() + 10
-    while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline, "the child still runs"
+def gone(pid: int, limit: float) -> bool:
+    """Whether a process has ended by a moment of the monotonic clock."""
+    status = Path(f"/proc/{pid}/stat")
+    while time.monotonic() < limit:
+        with contextlib.suppress(OSError):
+            if status.read_text().rpartition(")")[2].split()[0] != "Z":
+                continue
+        return True
+    return False
+
+
+def printed_pids(log: str) -> list[int]:
+    return [int(found) for found in re.findall(r"^(\d+)$", log, re.M)]
+
+
+@pytest.mark.parametrize("session", ["", "setsid"])
+def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(runner: Runner, session: str) -> None:
+    """Also with what has a session of its own, as the servers of a suite, and what those have started."""
+    server = "sh -c 'sleep 1000 & echo $!; wait'"
+    assert runner.run("sh", "-c", f"{session} {server} & echo $!; wait", timeout=2) == 124
+    pids = printed_pids(runner.log.read_text())
+    assert len(pids) == 2
+    assert all(gone(pid, time.monotonic() + 10) for pid in pids), "one still runs"
 
 
 STOPPED = """
@@ -146,7 +162,7 @@ running.LOGS = Path(sys.argv[1])
 check.heed_signals()
 def run(name):
     runner = running.Runner(name, "go", {"PATH": "/usr/bin:/bin"})
-    runner.run("sh", "-c", "echo $$; sleep 1000", timeout=999)
+    runner.run("sh", "-c", "echo $$; setsid sleep 1000 & echo $!; wait", timeout=999)
 threading.Thread(target=run, args=("beside",)).start()
 run("front")
 """
@@ -154,20 +170,16 @@ run("front")
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_stopped_leaves_no_test_behind(tmp_path: Path, number: signal.Signals) -> None:
-    """Neither of the front lane nor of one beside it."""
+    """Neither of the front lane nor of one beside it, nor a server with a session of its own."""
     limit = time.monotonic() + 60
     with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)], cwd=running.ROOT) as run:
         started: list[int] = []
-        while len(started) < 2:
-            logs = [path.read_text() for path in tmp_path.glob("*.log")]
-            started = [int(found[1]) for log in logs if (found := re.search(r"^(\d+)$", log, re.M))]
+        while len(started) < 4:
+            started = printed_pids("\n".join(path.read_text() for path in tmp_path.glob("*.log")))
             assert time.monotonic() < limit and run.poll() is None
         run.send_signal(number)
         assert run.wait(60) == 128 + number
-    for pid in started:
-        status = Path(f"/proc/{pid}/stat")
-        while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
-            assert time.monotonic() < limit, "a test still runs"
+    assert all(gone(pid, limit) for pid in started), "a test still runs"
 
 
 def test_a_log_is_shown_once_where_it_is_shown_to_itself(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
