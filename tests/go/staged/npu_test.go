@@ -4,7 +4,6 @@ package staged
 
 import (
 	"context"
-	"math/rand/v2"
 	"runtime"
 	"testing"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/fakes/ascend"
 	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/ports"
 )
 
 // Bytes of an NPU reach another process without HIXL, and come back: the platform copies them, and the transports of
@@ -48,15 +48,17 @@ func TestBytesOfAnNPUCrossThroughHostMemory(t *testing.T) {
 	}
 }
 
-// linked are settings of engines with HIXL.
-var linked = map[string]any{"transports/nvlink/enable": false, "transports/ascend_direct/enable": true,
-	"transports/ascend_direct/port": 20000 + rand.IntN(400)*100}
+// linked are the settings of an engine with HIXL, at a port that is its own.
+func linked(t *testing.T) map[string]any {
+	return map[string]any{"transports/nvlink/enable": false, "transports/ascend_direct/enable": true,
+		"transports/ascend_direct/port": ports.Keep(t)}
+}
 
 // With HIXL, bytes go from NPU to NPU of two processes, and no byte of them is in memory of the host.
 func TestBytesOfNPUsCrossByHIXL(t *testing.T) {
 	ascend.RunLinked(t, nil, nil, func(t *testing.T, _ *ascend.Loaded, h *ascend.Linked) {
-		p := startWith(t, 0, linked)
-		e, m := hereWith(t, 0, linked)
+		p := startWith(t, 0, linked(t))
+		e, m := hereWith(t, 0, linked(t))
 		to := open(t, e, p.address)
 		crosses(t, e, m, p.bytes, to)
 		x, err := e.Explain(request(transport.Write, m, to, 0, size))
@@ -70,8 +72,8 @@ func TestBytesOfNPUsCrossByHIXL(t *testing.T) {
 // A peer that is killed ends its transfers, and takes nothing with it here.
 func TestAKilledPeerEndsTransfersByHIXL(t *testing.T) {
 	ascend.RunLinked(t, nil, nil, func(t *testing.T, _ *ascend.Loaded, h *ascend.Linked) {
-		p := startWith(t, 0, linked)
-		e, m := hereWith(t, 0, linked)
+		p := startWith(t, 0, linked(t))
+		e, m := hereWith(t, 0, linked(t))
 		to := open(t, e, p.address)
 		h.Hold(true)
 		id, err := e.Move(request(transport.Write, m, to, 0, size))
@@ -120,8 +122,8 @@ func (a *Actor) Resume(_ netbed.Nothing, end *string) error {
 // A peer that is stopped in the middle of a transfer is fenced: the bytes that it had posted stay where they are.
 func TestAStoppedPeerIsFencedByHIXL(t *testing.T) {
 	ascend.RunLinked(t, nil, nil, func(t *testing.T, _ *ascend.Loaded, _ *ascend.Linked) {
-		p := startWith(t, 0, linked)
-		e, err := openEngine(linked)
+		p := startWith(t, 0, linked(t))
+		e, err := openEngine(linked(t))
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			require.Empty(t, e.Close(patience, true))
