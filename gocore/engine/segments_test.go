@@ -2,6 +2,7 @@ package engine
 
 import (
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,6 +45,8 @@ func TestAPeerStaysOpenForItsOtherHandle(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // A blob has the regions that peers may use, and none that are private. A lease is in it by its name, with all ranges.
 func TestABlobHasNoPrivateRegions(t *testing.T) {

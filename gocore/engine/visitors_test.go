@@ -1,3 +1,5 @@
+//go:build cgo
+
 package engine
 
 import (
@@ -7,7 +9,6 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,8 +56,6 @@ func pageOf(t *testing.T, e *Engine, name string) []byte {
 	require.NoError(t, err)
 	return page
 }
-
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // pageWriter opens a page of one engine in another, and returns the function that writes the other's page there.
 func pageWriter(t *testing.T, from, to *Engine, name string) (page []byte, write func() dispatch.State) {

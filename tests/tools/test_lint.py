@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import arm64
+import guest
 import lint
 import pytest
 
@@ -46,6 +48,10 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.chmod(0o755)
     monkeypatch.setattr(lint, "BIN", tmp_path)
     return path
+
+
+def test_what_is_run_without_cgo_is_looked_at_without_cgo() -> None:
+    assert {*arm64.PACKAGES_OF_GO, *guest.PROGRAMS} <= {*lint.WITHOUT_CGO}
 
 
 def test_without_its_data_govulncheck_is_skipped_and_not_started(
