@@ -20,6 +20,7 @@ type neighbour struct {
 	owner  *nvlink
 	access *access.Access // set before the rail first comes up, constant afterwards
 	here   bool           // the peer is in our process: its addresses are ours
+	seen   uint64         // turn of the owner's list at which no mapping of ours was taken back; guarded by imports.mu
 }
 
 // Attach starts a link. The greeting goes over the control plane, by a goroutine of the link.
@@ -39,6 +40,7 @@ func (t *nvlink) Attach(peer transport.Peer) (transport.Link, error) {
 func (n *neighbour) Met(a *access.Access) {
 	n.access, n.view = a, a.View
 	n.here = a.PID == n.owner.Me.PID && !n.owner.settings.apart
+	n.seen = 0 // of another list
 	n.imports.open()
 }
 
@@ -46,22 +48,32 @@ func (n *neighbour) Met(a *access.Access) {
 func (n *neighbour) Tick() {
 	n.imports.mu.Lock()
 	defer n.imports.mu.Unlock()
+	n.seen = 0
 	n.closeTakenLocked()
 }
 
 // closeTakenLocked takes mappings down that their owner has taken back. A region without a permit may be under a fence
 // while it is listed; one that is not, or has another name now, gets none any more. A copy of ours that is inside still
-// keeps the mapping until the next look.
+// keeps the mapping until the next look. There is none while the owner has taken nothing back: a peer that imports
+// thousands of regions would look at all of them for each.
 func (n *neighbour) closeTakenLocked() {
+	turn := n.access.Offers.Turn()
+	if turn != 0 && turn == n.seen {
+		return
+	}
+	n.seen = turn
 	for _, r := range n.imports.table.All() {
 		if r.mapping == nil || r.over {
 			continue
 		}
 		d, listed := n.access.Offers.Find(r.name.Index, r.name.Generation)
-		taken := (!listed || d.Named) && n.view.Permit(r.name) == 0
-		if taken && !n.view.Inside(r.name) { // in this order: nobody enters without a permit
+		switch {
+		case listed && !d.Named:
+		case n.view.Permit(r.name) == 0 && !n.view.Inside(r.name): // in this order: nobody enters without a permit
 			r.over = true
 			r.close(n.t)
+		default:
+			n.seen = 0 // not yet
 		}
 	}
 }

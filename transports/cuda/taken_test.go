@@ -38,6 +38,36 @@ func TestAMappingEndsBehindItsRegion(t *testing.T) {
 	})
 }
 
+// A peer that imports thousands of regions would look at all of them for each. It looks again where a mapping could not
+// be taken down yet.
+func TestAnImportLooksAtTheOthersOnlyWhereTheirOwnerTookOneBack(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, gpu *fake.Loaded) {
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		link := near.Connect(t, far)
+		link.Rail(t)
+		imports := &near.Transport.(*nvlink).links.Lookup(link.Link).imports
+		first, second := far.Register(t, 4096, mem.GlobalReadWrite), far.Register(t, 4096, mem.GlobalReadWrite)
+		one := imports.table.Lookup(link.Import(t, first).Key)
+		two := imports.table.Lookup(link.Import(t, second).Key)
+		imports.mu.Lock()
+		one.name.Generation++ // as if another region had its place by now
+		imports.mu.Unlock()
+		over := func(r *imported) bool {
+			link.Import(t, far.Register(t, 4096, mem.GlobalReadWrite))
+			imports.mu.Lock()
+			defer imports.mu.Unlock()
+			return r.over
+		}
+		require.False(t, over(one))
+		far.Transport.(*nvlink).Manifest.Erase(two.name.Index)
+		require.True(t, over(one))
+		require.False(t, over(two), "it has its permit still")
+		second.Revoke(t, nil)
+		require.True(t, over(two))
+	})
+}
+
 // The driver opens no memory where older memory of its owner is mapped still. An owner that frees its memory, and
 // allocates and registers it again, is reached at once.
 func TestMemoryIsReachedWhereItsOwnerHadOther(t *testing.T) {

@@ -11,14 +11,14 @@
 //
 // A manifest is a memfd. Peers open it through /proc and map it for reading:
 //
-//	        +---------------------------+----------+----------+-----
-//	file:   | magic, version, id, count | region 0 | region 1 | ...
-//	        +---------------------------+----------+----------+-----
+//	        +---------------------------------+----------+----------+-----
+//	file:   | magic, version, id, count; turn | region 0 | region 1 | ...
+//	        +---------------------------------+----------+----------+-----
 //
 // A region's entry has its address, its size, the permission of peers, and the file by which it can be mapped. So none
 // of these comes from a descriptor, which may have passed through other hands (a blob, a metadata server). The entry
 // has a generation, which its owner writes last and clears first: a reader that looks at it twice, around the fields,
-// has all of one region.
+// has all of one region. The turn grows with each region that ends or changes: a reader of many looks again only then.
 //
 // # The checks of Meet
 //

@@ -42,6 +42,7 @@ const (
 	magic      = 0x6e61_6d5f_746e_6574 // "tent_man", little endian
 	version    = 1
 	headBytes  = 4096
+	turnAt     = 64 // of the count of Turn, in the page of the head
 	entryBytes = 64
 	seals      = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 )
@@ -97,6 +98,7 @@ func create(fd int, id ID, count uint32) (*Manifest, error) {
 	}
 	m.addr = uintptr(at)
 	*(*head)(at) = head{magic, version, count, id}
+	m.turn().Store(1)
 	// A forked child is another process: it must not write in our name.
 	_, _, errno := unix.Syscall(unix.SYS_MADVISE, m.addr, size, unix.MADV_DONTFORK)
 	if errno != 0 {
@@ -125,7 +127,9 @@ func (m *Manifest) Write(index, generation uint32, r *Region) {
 		return
 	}
 	e := m.entry(index)
-	e.generation.Store(0)
+	if e.generation.Swap(0) != 0 {
+		defer m.turn().Add(1)
+	}
 	e.addr.Store(r.Addr)
 	e.size.Store(r.Size)
 	e.flags.Store(uint64(r.Allows) | uint64(r.File.Fd)<<32 | when(r.Fixed, flagFixed) |
@@ -149,6 +153,7 @@ func (m *Manifest) Erase(index uint32) {
 	defer m.mu.Unlock()
 	if m.addr != 0 {
 		m.entry(index).generation.Store(0)
+		m.turn().Add(1)
 	}
 }
 
@@ -187,6 +192,12 @@ func (v *View) Find(index, generation uint32) (r Region, listed bool) {
 		r.At+r.Size >= r.At
 	return r, sound && e.generation.Load() == uint64(generation)
 }
+
+// Turn counts the regions that their owner has taken off the list or listed anew, each after the change. While it is as
+// before a look at the list, regions that were listed then are listed still. 0: the owner does not count.
+func (v *View) Turn() uint64 { return v.turn().Load() }
+
+func (v *View) turn() *atomic.Uint64 { return (*atomic.Uint64)(mem.Pointer(v.addr + turnAt)) }
 
 // entry is the place of a region; index must be below count.
 func (v *View) entry(index uint32) *entry {

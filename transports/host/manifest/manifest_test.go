@@ -44,6 +44,25 @@ func met(t *testing.T, m *Manifest) *View {
 	return v
 }
 
+// New regions change nothing about the others, so nobody has to look at those again.
+func TestTheTurnGrowsWithEachRegionThatEndsOrChanges(t *testing.T) {
+	m := newManifest(t, ours)
+	v := met(t, m)
+	begin := v.Turn()
+	require.NotZero(t, begin)
+	r := Region{Addr: 1 << 40, Size: 4096}
+	m.Write(7, 3, &r)
+	m.Write(8, 4, &r)
+	require.Equal(t, begin, v.Turn())
+	r.Named = true
+	m.Write(7, 3, &r)
+	require.Equal(t, begin+1, v.Turn())
+	m.Erase(8)
+	require.Equal(t, begin+2, v.Turn())
+	m.Write(8, 5, &r)
+	require.Equal(t, begin+2, v.Turn())
+}
+
 func TestRegionsAreFoundAsTheyAreListed(t *testing.T) {
 	m := newManifest(t, ours)
 	v := met(t, m)
