@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import sys
 import threading
 import time
@@ -64,13 +63,9 @@ def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool =
 
 def _interrupts(engine: Handle) -> bool:
     """Whether the caller, a signal handler or a finalizer, has interrupted the holder of a lock that the close takes.
-    Then no other thread can close."""
-    locks: list[Any] = [engine._hub.lock, loop._Worker._guard, engine._tail._lock]
-    logger: logging.Logger | None = loop.logger
-    while logger is not None:  # the steps hand log records to these
-        locks += [handler.lock for handler in logger.handlers]
-        logger = logger.parent
-    return any(getattr(lock, "_is_owned", bool)() for lock in locks)  # as threading.Condition asks it
+    Then no other thread can close. The steps take those of tent's thread, and hand log records to `logging`."""
+    tail: Any = engine._tail._lock
+    return engine._hub.held_here() or tail._is_owned()
 
 
 def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool, buffers: list[object]) -> None:

@@ -446,9 +446,10 @@ class Engine(Moves, Admission):
         """Closes the engine: no byte is read or written any more when this returns. Again: no effect.
 
         It waits up to `timeout` seconds for transfers under way (None: to their own limits) and cancels the rest. Their
-        callbacks have run by then, but for one that takes longer than 5 s, and the one that calls close() itself. A
-        signal handler that raises shortens the wait: the rest are cancelled, and its exception comes when all is over.
-        In a handler that has interrupted a close() of the same engine, close() returns at once.
+        callbacks have run by then, but for one that takes longer than 5 s, and the one that calls close() itself. In a
+        signal handler that has interrupted tent itself or `logging`, they may run behind it. A signal handler that
+        raises shortens the wait: the rest are cancelled, and its exception comes when all is over. In a handler that
+        has interrupted a close() of the same engine, close() returns at once.
         """
         close_engine(self, timeout)
 

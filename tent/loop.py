@@ -34,6 +34,7 @@ _DRAIN = 256  # ends taken off the ring by one call
 _LOGS = 256  # log records taken by one call
 _LOG_CALLS = 8  # in a row: all that the engine keeps, and more, before other hubs have their turn
 _CALLBACKS_SECONDS = 5  # of a close, for the callbacks that are queued
+_HELD_SECONDS = 0.2  # of one that holds a lock which tent's thread may be waiting for
 
 
 class Hub:
@@ -61,6 +62,16 @@ class Hub:
     def closed(self) -> bool:
         """Whether close() has handed out the last ends. Under `lock` it stays as it is."""
         return self._library is _native.CLOSED
+
+    def held_here(self) -> bool:
+        """Whether the caller, a signal handler or a finalizer, has interrupted the holder of a lock that tent's thread
+        takes: of a hub, of the thread itself, or of a handler of `logging`."""
+        locks: list[Any] = [self.lock, _Worker._guard]
+        handing: logging.Logger | None = logger
+        while handing is not None:
+            locks += [handler.lock for handler in handing.handlers]
+            handing = handing.parent
+        return any(getattr(lock, "_is_owned", bool)() for lock in locks)  # as threading.Condition asks it
 
     def watch(self, batch: int, watcher: Watcher, *, bound: bool = True) -> None:
         """Calls watcher(batch) once when the batch has ended, also if it has already; at once if the hub has closed.
@@ -210,7 +221,7 @@ class _Worker:
 
     def detach(self, hub: Hub) -> None:
         """Stops listening for hub, and waits for its callbacks, which are queued. The last one to leave ends the
-        thread."""
+        thread. Where that may be waiting for the caller, its callbacks come when the caller lets it go."""
         here = threading.current_thread() is self.thread
         ran = threading.Event()
         with self._guard:
@@ -223,8 +234,10 @@ class _Worker:
             self.wake()
         if here:
             return
-        if not ran.wait(_CALLBACKS_SECONDS):
-            logger.warning("a callback of tent still runs %d s after the close of its engine", _CALLBACKS_SECONDS)
+        held = hub.held_here()
+        if not ran.wait(_HELD_SECONDS if held else _CALLBACKS_SECONDS):
+            if not held:
+                logger.warning("a callback of tent still runs %d s after the close of its engine", _CALLBACKS_SECONDS)
         elif last and not self._guard._is_owned():  # type: ignore[attr-defined]
             self.thread.join()  # its end takes the guard, which a signal handler or a finalizer may have interrupted
 

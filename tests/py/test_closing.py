@@ -20,7 +20,7 @@ import pytest
 from conftest import Pair
 
 import tent
-from tent import _native, aio, closing
+from tent import _native, aio, closing, loop
 from tent.testing import PeerProcess
 
 pytestmark = pytest.mark.interpreter
@@ -185,6 +185,38 @@ def test_a_close_returns_under_a_lock_that_its_thread_holds(lock: str) -> None:
     its own."""
     done = apart.run(CLOSE_UNDER_A_LOCK % lock)
     assert (done.stdout, done.stderr) == ("given back\nTrue\n", "")
+
+
+class Woken(threading.Event):
+    """Set when tent's thread is about to take a hub's lock."""
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        dispatch = loop.Hub.dispatch
+
+        def told(hub: loop.Hub) -> None:
+            if loop.on_thread():
+                self.set()
+            dispatch(hub)
+
+        monkeypatch.setattr(loop.Hub, "dispatch", told)
+
+
+def test_a_close_waits_for_no_thread_that_waits_for_its_caller(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler closes so where it has interrupted the holder of the lock. The callback comes behind it."""
+    woken, ended = Woken(), threading.Event()
+    both = pair(4096)
+    monkeypatch.setattr(loop, "_CALLBACKS_SECONDS", 1000)
+    woken.watch(monkeypatch)
+    with both.near._hub.lock:
+        transfer = both.near.write(both.local, both.remote)
+        both.theirs.expect(0, both.mine.expected)
+        transfer.add_done_callback(lambda _: ended.set())
+        assert woken.wait(30)
+        both.near.close()
+        assert not ended.is_set()
+    assert ended.wait(30)
 
 
 class Dropped:
