@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from . import errors
+from .backends import PLUGINS
 from .config import DEFAULT_COMM_PORT, NIXL_INIT_AGENT, nixl_thread_sync_t
 from .descriptors import (
     BLK_SEG,
@@ -27,15 +28,31 @@ NIXL_THREAD_SYNC_RW = nixl_thread_sync_t.NIXL_THREAD_SYNC_RW
 NIXL_THREAD_SYNC_DEFAULT = nixl_thread_sync_t.NIXL_THREAD_SYNC_DEFAULT
 
 
+class nixlAgentConfig:
+    """The settings of upstream's C++ agent, for programs that set them. They have no meaning here."""
+
+    useProgThread = False
+    useListenThread = False
+    listenPort = DEFAULT_COMM_PORT
+    syncMode = NIXL_THREAD_SYNC_DEFAULT
+    pthrDelay = 0
+    lthrDelay = 100_000
+    captureTelemetry = False
+
+
 class nixlAgent:
-    """Not supported: upstream's C++ agent, below nixl_agent, does not exist here."""
+    """Stands for upstream's C++ agent where a program makes one for its nixl_agent, as SGLang's HiCache does to choose
+    the way of locking. Such a program asks it for the plug-ins alone; the calls go to nixl_agent, which needs none."""
 
-    def __new__(cls, *given: object) -> NoReturn:
-        raise errors.nixlNotSupportedError(f"{cls.__name__} is not supported: take nixl_agent and nixl_agent_config")
+    def __init__(self, name: str, config: nixlAgentConfig) -> None:
+        self.name = name
 
+    def getAvailPlugins(self) -> list[str]:
+        """As nixl_agent.get_plugin_list()."""
+        return list(PLUGINS)
 
-class nixlAgentConfig(nixlAgent):
-    """Not supported, as nixlAgent."""
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"nixlAgent.{name} is not supported: take nixl_agent")
 
 
 __all__ = [

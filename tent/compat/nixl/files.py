@@ -1,4 +1,4 @@
-"""The files of an agent. NIXL names a file by its open descriptor, tent by its path."""
+"""The files of an agent, which NIXL names by open descriptors, or by paths as `rw,create:/path`; tent does by paths."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .errors import nixlInvalidParamError, nixlNotAllowedError, nixlNotFoundError
+from .errors import (
+    nixlBackendError,
+    nixlInvalidParamError,
+    nixlNotAllowedError,
+    nixlNotFoundError,
+    nixlNotSupportedError,
+)
 
 if TYPE_CHECKING:
     from ...addresses import Addresses
@@ -25,16 +31,43 @@ _numbers = itertools.count(1)
 _Identity = tuple[int, int]  # of a file: its file system and its inode
 
 
+class _Named(NamedTuple):
+    """A file that is named by its path, and the flags with which it is opened."""
+
+    path: str
+    flags: int
+    direct: bool  # past the page cache; the engine knows how where a file system has no O_DIRECT
+
+
+_FLAGS = {"ro": os.O_RDONLY, "rw": os.O_RDWR, "create": os.O_CREAT, "direct": 0, "noatime": 0, "sync": os.O_SYNC}
+
+
+def named(text: str) -> _Named | None:
+    """The file that the text of a descriptor names as upstream does, by `ro` or `rw`, flags, and a path. Any other text
+    names none: the device of the descriptor is the number of an open file."""
+    modes, _, path = text.partition(":")
+    words = modes.split(",")
+    if not path or words[0] not in ("ro", "rw") or not set(words[1:]) <= {"create", "direct", "noatime", "sync"}:
+        return None
+    if "sync" in words:
+        raise nixlNotSupportedError(f"{text!r}: files of tent are not opened with O_SYNC")
+    flags = 0
+    for word in words:
+        flags |= _FLAGS[word]
+    return _Named(path, flags, "direct" in words)
+
+
 class _File:
     """A registered file. The identity counts, because a descriptor's number is used again after its file is closed."""
 
-    __slots__ = ("_fd", "_identity", "_modes", "n", "number", "segment")
+    __slots__ = ("_by", "_fd", "_identity", "_modes", "n", "number", "segment")
 
-    def __init__(self, engine: Engine, fd: int, bypasses: bool) -> None:
-        """`bypasses`: past the page cache, also if the descriptor says otherwise."""
+    def __init__(self, engine: Engine, fd: int, by: _Named | None, bypasses: bool) -> None:
+        """The descriptor of a file that was named by its path is this file's, and ends with it. `bypasses`: past the
+        page cache, also if the descriptor says otherwise."""
         self.n = 0  # registrations
         self.number = next(_numbers)
-        self._fd = fd
+        self._fd, self._by = fd, by
         path, self._identity = _path(fd)
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         # As upstream, the descriptor decides about the page cache.
@@ -44,9 +77,21 @@ class _File:
         }
         self.segment = engine.open(f"file://{path}", **self._modes)
 
-    def is_of(self, fd: int) -> bool:
-        """Whether the descriptor is still, or again, of this file."""
-        return _path(fd)[1] == self._identity
+    def close(self) -> None:
+        """Nothing of the file is used any more."""
+        self.n = 0
+        self.segment.close()
+        if self._by is not None:
+            os.close(self._fd)
+
+    def is_meant(self, fd: int, by: _Named | None) -> bool:
+        """Whether the descriptor, or the path, is still or again of this file, which was named in the same way."""
+        if by is None or by != self._by:
+            return by == self._by and _path(fd)[1] == self._identity
+        with contextlib.suppress(OSError):
+            facts = os.stat(by.path)
+            return (facts.st_dev, facts.st_ino) == self._identity
+        return False
 
     def check(self, end: int, grows: bool) -> None:
         """Raises as reach(end, grows) would, and for a file that may not grow."""
@@ -106,30 +151,45 @@ class Files:
         opened: Counter[int] = Counter()
         own: dict[int, int] = {}
         try:
-            for _, _, fd, _ in descs:
-                own[fd] = self._open(fd).number
+            for _, _, fd, text in descs:
+                number = self._open(fd, named(text)).number
                 opened[fd] += 1
+                if own.setdefault(fd, number) != number:
+                    raise nixlInvalidParamError(f"the device {fd} is two files in one list")
         except BaseException:
             with self._lock:
                 self._leave(opened)
             raise
         descs.files.setdefault(self._number, []).append(own)
 
-    def _open(self, fd: int) -> _File:
+    def _open(self, fd: int, by: _Named | None) -> _File:
         with self._lock:
             file = self._files.get(fd)
-            if file is None or not file.is_of(fd):
-                made = _File(self._engine, fd, bypasses=self._backends.bypass_the_cache())
+            if file is None or not file.is_meant(fd, by):
+                made = self._made(fd, by)
                 if file is not None:
                     self._forget(fd, file)
                 file = self._files[fd] = made
             file.n += 1
             return file
 
+    def _made(self, fd: int, by: _Named | None) -> _File:
+        bypasses = self._backends.bypass_the_cache()
+        if by is None:
+            return _File(self._engine, fd, None, bypasses)
+        try:
+            fd = os.open(by.path, by.flags | os.O_CLOEXEC, 0o644)
+        except (OSError, ValueError) as error:
+            raise nixlBackendError(f"the file {by.path!r} cannot be opened: {error}") from error
+        try:
+            return _File(self._engine, fd, by, bypasses or by.direct)
+        except BaseException:
+            os.close(fd)
+            raise
+
     def _forget(self, fd: int, file: _File) -> None:
-        file.n = 0
         del self._files[fd]
-        file.segment.close()
+        file.close()
 
     def close(self, descs: nixlRegDList) -> None:
         """Takes the registrations of a list back, all or none; the descriptors stay open. A list that was registered
@@ -209,9 +269,9 @@ def _path(fd: int) -> tuple[str, _Identity]:
 
 def facts_of(fd: int, text: str) -> dict[str, str] | None:
     """Size and times of a file, by its path or its descriptor; None if it is not there."""
-    path = text.partition(":")[2] if ":" in text else text
+    by = named(text)
     try:
-        facts = os.stat(path or fd)
+        facts = os.stat(by.path if by else text or fd)
     except (OSError, ValueError):
         return None
     return {"size": str(facts.st_size), "mode": oct(facts.st_mode), "mtime": str(int(facts.st_mtime))}
