@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// background is the goroutines of a part of the engine, which embeds it above the fields that mu guards. Once closed is
-// set, only work that is counted already starts more of them.
+// background is the goroutines of a part of the engine, which embeds it above the fields that mu guards. None begins
+// behind close.
 type background struct {
 	ctx     context.Context // ends with close
 	stop    context.CancelFunc
@@ -17,6 +17,16 @@ type background struct {
 }
 
 func (b *background) init() { b.ctx, b.stop = context.WithCancel(context.Background()) }
+
+// start calls work on a goroutine. Behind close it does nothing and returns false.
+func (b *background) start(work func()) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.running.Go(work)
+	}
+	return !b.closed
+}
 
 // close ends the work under way, and returns when every goroutine has ended.
 func (b *background) close() {

@@ -156,8 +156,7 @@ type Engine struct {
 	tidying  sync.Mutex // of the visitors, one at a time
 	renaming sync.Mutex // of peers at the transports, one at a time
 
-	stop     context.CancelFunc
-	routines sync.WaitGroup
+	routines background // those that have no part of their own
 }
 
 // Open starts an engine. When a part cannot start, it takes back the others before it returns the error.
@@ -201,6 +200,7 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	if err = e.openAudit(c.Audit); err != nil {
 		return nil, err
 	}
+	e.routines.init()
 	e.refusals = newRefusals(e, o.Transports)
 	e.leases = newLeaseKeeper(e)
 	e.numa = readNUMA()
@@ -267,15 +267,15 @@ func securityOf(c *config.Engine) security.Settings {
 
 // startRoutines starts the goroutines that Close stops.
 func (e *Engine) startRoutines() {
-	running, stop := context.WithCancel(context.Background())
-	e.stop = stop
-	e.routines.Go(func() { e.progress(running) })
-	e.routines.Go(func() { e.keepTraps(running) })
+	keep := []func(context.Context){e.progress, e.keepTraps}
 	if e.gates.streams != nil {
-		e.routines.Go(func() { e.keepGates(running) })
+		keep = append(keep, e.keepGates)
 	}
 	if e.credentials.Mode() == security.MTLS {
-		e.routines.Go(func() { e.keepCredentials(running) })
+		keep = append(keep, e.keepCredentials)
+	}
+	for _, f := range keep {
+		e.routines.start(func() { f(e.routines.ctx) })
 	}
 }
 

@@ -231,7 +231,7 @@ func (e *Engine) holdFiles(uses []fileUse) *errs.Error {
 func (e *Engine) dropFiles(uses []fileUse) {
 	for i := range uses {
 		if p := uses[i].peer; e.unhandle(p) && !e.closing {
-			e.routines.Go(func() { e.left(p) })
+			e.routines.start(func() { e.left(p) })
 		}
 		uses[i] = fileUse{}
 	}

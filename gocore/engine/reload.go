@@ -35,18 +35,25 @@ func (e *Engine) ReloadSecurity(ctx context.Context, allow []string) (changed bo
 	if changed || err != nil {
 		e.sayReloaded(err)
 	}
-	if changed {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			e.recheck(ctx, time.Now())
-		}()
-		select {
-		case <-done:
-		case <-ctx.Done():
-		}
+	if !changed {
+		return false, err
 	}
-	return changed, err
+	checked := make(chan struct{})
+	started := e.routines.start(func() {
+		defer close(checked)
+		ctx, end := context.WithCancel(ctx)
+		defer end()
+		defer context.AfterFunc(e.routines.ctx, end)()
+		e.recheck(ctx, time.Now())
+	})
+	if !started {
+		return true, err // the engine has closed, and no peer has any access
+	}
+	select {
+	case <-checked:
+	case <-ctx.Done():
+	}
+	return true, err
 }
 
 // keepCredentials looks at the files and at the ends of peers' certificates, until the engine closes.

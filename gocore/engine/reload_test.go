@@ -121,8 +121,9 @@ func (m *meeting) Revoke(ctx context.Context, key transport.LocalKey, from *tran
 // onTCP puts a transport of a test in the place of an engine's, which looks at nothing by itself any more.
 func onTCP(t *testing.T, e *Engine, wrap func(transport.Transport) transport.Transport) {
 	t.Helper()
-	e.stop()
-	e.routines.Wait()
+	e.routines.close()
+	e.routines.closed = false // for calls of the test
+	e.routines.init()
 	for _, p := range e.ports {
 		if p.transport != nil && p.name == "tcp" {
 			was := p.transport
@@ -256,6 +257,27 @@ func TestALookHoldsUpNoOther(t *testing.T) {
 	_, err = owner.ReloadSecurity(context.Background(), []string{"dns:nobody"})
 	require.NoError(t, err)
 	require.NotEqual(t, dispatch.Completed, write())
+}
+
+// A caller that waits no longer leaves a look at the peers behind. It ends with the engine.
+func TestALookThatItsCallerLeftEndsWithTheEngine(t *testing.T) {
+	ca := securitytest.NewAuthority(t, nil)
+	owner := certified(t, ca, "owner")
+	goOn, ended := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	hook := func() { cancel(); <-goOn; close(ended) }
+	onTCP(t, owner, func(was transport.Transport) transport.Transport { return &looking{Transport: was, hook: hook} })
+	owner.visitors.note(caller(0, "dns:old"), security.Proof{}, time.Now())
+	changed, err := owner.ReloadSecurity(ctx, []string{"dns:other"})
+	require.NoError(t, err)
+	require.True(t, changed)
+	go func() { <-owner.routines.ctx.Done(); close(goOn) }() // the last steps of Close have begun
+	require.Empty(t, owner.Close(patience, true))
+	select {
+	case <-ended:
+	default:
+		require.Fail(t, "the look goes on in a closed engine")
+	}
 }
 
 // stuck is a transport where revocations from a peer alone take as long as they may.
