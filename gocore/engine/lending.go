@@ -272,7 +272,8 @@ func (e *Engine) asker(from transport.Peer) (*asker, error) {
 		for id, other := range s.askers {
 			if other.peer.gone.Load() != nil {
 				delete(s.askers, id)
-				defer e.leavePeer(other.peer)
+				// It may wait for the peer's bytes under way, and orders of others must not.
+				e.routines.start(func() { e.leavePeer(other.peer) })
 			}
 		}
 		a = &asker{peer: e.peer(to)}

@@ -2,7 +2,10 @@ package engine
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -95,6 +98,34 @@ func TestOthersAreLentMemoryWhileItIsTakenFromAPeer(t *testing.T) {
 	for range 100 {
 		require.NoError(t, w.closeStaging(short), "there is nothing to wait for")
 	}
+}
+
+// A peer that has gone keeps the memory that is lent to it until the transports have it back. Orders of others do not
+// wait for that.
+func TestOrdersOfOthersGoOnWhileAPeerThatHasGoneIsLeft(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h := w.hands[0]
+	from := func(n byte) transport.Peer {
+		return transport.Peer{Address: "127.0.0.1:1", ID: transport.ID{n}, MachineID: w.machine}
+	}
+	mute, err := w.asker(from(1))
+	require.NoError(t, err)
+	_, failure := w.lentPool(mute.peer, 2)
+	require.Nil(t, failure)
+	mute.peer.gone.Store(errs.New(errs.PeerUnreachable, "peer", "it has gone"))
+	revoking, answer := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(answer) })
+	defer time.AfterFunc(patience, release).Stop()
+	var open atomic.Bool
+	h.inside = func() { close(revoking); <-answer; open.Store(true) }
+	_, err = w.asker(from(2))
+	require.NoError(t, err)
+	<-revoking
+	_, err = w.asker(from(3))
+	require.NoError(t, err)
+	require.False(t, open.Load(), "an order has waited for the bytes of another peer")
+	h.inside = nil
+	release()
 }
 
 // Memory that is lent to a peer comes back when nobody has the peer open any more.
