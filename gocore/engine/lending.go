@@ -69,6 +69,9 @@ func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
 	}
 	pool, err := e.newPool(poolKey{}, sizes, lend, used)
 	if err != nil {
+		if used != nil {
+			s.returned = append(s.returned, used)
+		}
 		return nil, err
 	}
 	if s.lent == nil {

@@ -140,6 +140,34 @@ func TestLentMemoryComesBackWhenItsPeerIsLeft(t *testing.T) {
 	w.hands[0].locked(func() { require.NotContains(t, w.hands[0].keys, pool.region.key(0)) })
 }
 
+// Memory of the engine's own mapping goes from peer to peer, and is unmapped at the end. A transport that does not take
+// it for a peer leaves it to the next one.
+func TestLentMemoryIsUnmappedBehindItsLastPeer(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h := w.hands[0]
+	next := func() *peer { return newPeer(w.Engine, transport.Peer{}) }
+	p := next()
+	first, err := w.lentPool(p, 2)
+	require.Nil(t, err)
+	require.NotZero(t, first.region.mapped)
+	w.left(p)
+
+	h.enter = func(mem.Region) error { return errs.New(errs.TooManyRequests, "register", "not now") }
+	_, err = w.lentPool(next(), 2)
+	require.NotNil(t, err)
+	h.enter = nil
+	second, err := w.lentPool(next(), 2)
+	require.Nil(t, err)
+	require.Equal(t, first.region.Addr, second.region.Addr)
+	mem.Bytes(second.region.Addr, int(second.region.Size))[0] = 1
+
+	w.Logs(logsMax)
+	require.Empty(t, w.Close(patience, true))
+	for _, r := range w.Logs(logsMax) {
+		require.NotEqual(t, "free", r.Message, "%v", r.Attrs)
+	}
+}
+
 // A peer lends a few regions at once. The key of one goes back when another takes its place, and not while an order
 // uses it.
 func TestTheRegionsThatAPeerLendsAreBounded(t *testing.T) {

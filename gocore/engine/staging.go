@@ -78,13 +78,13 @@ func (e *Engine) poolAt(key poolKey) (*stagePool, *errs.Error) {
 	return pool, nil
 }
 
-// newPool registers memory and makes the core know its slots. It is that of a used pool, or new. Rights may change its
-// region before that is registered.
+// newPool registers memory and makes the core know its slots. It is that of a used pool, which keeps it after an error,
+// or new. Rights may change its region before that is registered.
 func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
 	used *stagePool) (pool *stagePool, err *errs.Error) {
 	pool = &stagePool{}
 	if used != nil {
-		pool.region = &region{Region: used.region.Region, owner: used.region.owner}
+		pool.region = &region{Region: used.region.Region, owner: used.region.owner, mapped: used.region.mapped}
 		pool.stage = used.stage
 	} else if pool.region, err = e.mapPool(key.node, sizes); err != nil {
 		return nil, err
@@ -97,8 +97,9 @@ func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
 	r.ID = e.regions.reserve()
 	r.uses.Store(1)
 	if err := e.install(r); err != nil {
-		r.life.advance(eventFreed)
-		e.unmap(r)
+		if r.life.advance(eventFreed); used == nil {
+			e.unmap(r)
+		}
 		return nil, err
 	}
 	r.life.advance(eventPublished)
