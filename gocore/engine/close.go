@@ -93,7 +93,7 @@ func (e *Engine) end(timeout time.Duration, cancel bool) (held []string) {
 	e.audit.Note(audit.Entry{Engine: e.name, Event: "engine_closed"})
 	e.closeAudit()
 	_ = e.signal.close()
-	_ = e.noted.close()
+	e.notes.close()
 	e.history.close()
 	return held
 }

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -255,6 +257,40 @@ func TestCallsMayBeInsideBesideForget(t *testing.T) {
 	require.Equal(t, 1, w.WaitMany([]dispatch.BatchID{id}, 1, time.Minute))
 	require.NotZero(t, w.Elapsed(id))
 	w.requireEnd(id, dispatch.Canceled, errs.Canceled)
+}
+
+// Threads that wait for notifications or events return when the engine ends. A program may ask for the descriptors then.
+func TestCallsThatWaitForNewsEndWithTheEngine(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	follower, err := w.Follow()
+	require.NoError(t, err)
+	_, _, err = w.Events(follower, eventsMax)
+	require.NoError(t, err)
+	var asking sync.WaitGroup
+	for range 2 {
+		asking.Go(func() { require.Zero(t, w.NotesWait(time.Hour)) })
+		asking.Go(func() {
+			var err error
+			for err == nil {
+				if _, err = w.EventsWait(follower, time.Hour); err == nil {
+					_, _, err = w.Events(follower, eventsMax)
+				}
+			}
+			require.Equal(t, errs.Stale, errs.CodeOf(err))
+		})
+	}
+	asking.Go(func() {
+		for w.EventFd() >= 0 || w.NoteFd() >= 0 {
+			runtime.Gosched()
+		}
+	})
+	require.Empty(t, w.Close(patience, true))
+	asking.Wait()
+	require.Zero(t, w.NotesWait(time.Hour))
+	_, err = w.Follow()
+	require.Equal(t, errs.EngineClosed, errs.CodeOf(err))
+	_, err = w.history.follow() // by a call that had passed the first look of Follow
+	require.Equal(t, errs.EngineClosed, errs.CodeOf(err))
 }
 
 // A device that gives its slices back to nobody holds their memory, and no thread: the batch has ended for its waiters.

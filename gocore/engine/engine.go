@@ -144,7 +144,6 @@ type Engine struct {
 	shared   sharing
 	served   endpoints
 	signal   *signal // completions of watched batches, log records
-	noted    *signal // notifications wait
 	ring     ring
 	history  history
 	logs     logs
@@ -217,8 +216,11 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	if err = e.openPage(undo); err != nil {
 		return nil, err
 	}
-	e.notes = newNotes(c.NotificationQueue, int(c.NotificationBytes), e.noted,
-		func(id transport.ID) bool { return e.server.Connected(id) })
+	if e.notes, err = newNotes(c.NotificationQueue, int(c.NotificationBytes),
+		func(id transport.ID) bool { return e.server.Connected(id) }); err != nil {
+		return nil, err
+	}
+	undo.add(e.notes.close)
 	e.notifier = newNotifier(e)
 	undo.add(e.notifier.close)
 	e.reporter, e.changes, e.renewals = newReporter(e.sendReports), newChanges(e.tellChange), newRenewals()
@@ -245,17 +247,13 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	return e, nil
 }
 
-// openPage makes the page and the descriptors that Python reads.
+// openPage makes the page and the descriptor that Python reads.
 func (e *Engine) openPage(undo *steps) (err error) {
 	e.page = newPage(e.config.Engine.MaxBatches)
 	if e.signal, err = newSignal(); err != nil {
 		return err
 	}
 	undo.add(func() { _ = e.signal.close() })
-	if e.noted, err = newSignal(); err != nil {
-		return err
-	}
-	undo.add(func() { _ = e.noted.close() })
 	return nil
 }
 
@@ -457,8 +455,8 @@ func (e *Engine) Transports() []string {
 	return names
 }
 
-// EventFd becomes readable when a watched batch has ended or a log record waits.
-func (e *Engine) EventFd() int { return e.signal.fd }
+// EventFd becomes readable when a watched batch has ended or a log record waits. It is -1 behind Close.
+func (e *Engine) EventFd() int { return e.signal.number() }
 
-// NoteFd is readable while notifications wait.
-func (e *Engine) NoteFd() int { return e.noted.fd }
+// NoteFd is readable while notifications wait. It is -1 behind Close.
+func (e *Engine) NoteFd() int { return e.notes.signal.number() }

@@ -25,7 +25,8 @@ type history struct {
 	ring      []event.Event // event n is at n % eventsMax
 	next      uint64        // number of the event that comes next
 	followers []*follower
-	turned    chan struct{} // closed at the next event; nil while no follower waits
+	turned    chan struct{} // closed at the next event and the end of a follower; nil while no follower waits
+	closed    bool
 }
 
 type follower struct {
@@ -42,11 +43,16 @@ func (h *history) push(e event.Event) {
 		h.ring[h.next%eventsMax] = e
 	}
 	h.next++
+	h.turnLocked()
+	h.mu.Unlock()
+}
+
+// turnLocked makes calls of wait look again.
+func (h *history) turnLocked() {
 	if h.turned != nil {
 		close(h.turned)
 		h.turned = nil
 	}
-	h.mu.Unlock()
 }
 
 // wake makes the descriptors of all followers readable.
@@ -65,10 +71,16 @@ func (h *history) follow() (FollowerID, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.followers) >= followersMax {
-		_ = s.close()
-		return 0, errs.New(errs.TooManyRequests, "events", "%d readers follow the events already", followersMax).
+	switch {
+	case h.closed:
+		err = closedError()
+	case len(h.followers) >= followersMax:
+		err = errs.New(errs.TooManyRequests, "events", "%d readers follow the events already", followersMax).
 			WithHint("close those that are not used any more")
+	}
+	if err != nil {
+		_ = s.close()
+		return 0, err
 	}
 	h.followers = append(h.followers, &follower{signal: s, place: h.oldest()})
 	if h.next > 0 {
@@ -124,31 +136,38 @@ func (h *history) since(number uint64, most int) (list []event.Event, next, lost
 	return list, next, lost
 }
 
-// wait returns whether events wait for a follower, after at most timeout.
+// wait returns whether events wait for a follower, after at most timeout. The error is Stale, also where the follower
+// ends meanwhile.
 func (h *history) wait(id FollowerID, timeout time.Duration) (bool, error) {
-	h.mu.Lock()
-	_, f := h.find(id)
-	if f == nil {
-		h.mu.Unlock()
-		return false, noFollower(id)
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for {
+		turned, err := h.look(id)
+		if turned == nil {
+			return err == nil, err
+		}
+		select {
+		case <-turned:
+		case <-timer.C:
+			return false, nil
+		}
 	}
-	if f.place < h.next {
-		h.mu.Unlock()
-		return true, nil
+}
+
+// look returns nil if events wait for a follower, else a channel that is closed when it is time for the next look.
+func (h *history) look(id FollowerID) (turned <-chan struct{}, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch _, f := h.find(id); {
+	case f == nil:
+		return nil, noFollower(id)
+	case f.place < h.next:
+		return nil, nil
 	}
 	if h.turned == nil {
 		h.turned = make(chan struct{})
 	}
-	turned := h.turned
-	h.mu.Unlock()
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case <-turned:
-		return true, nil
-	case <-timer.C:
-		return false, nil
-	}
+	return h.turned, nil
 }
 
 func (h *history) leave(id FollowerID) {
@@ -157,6 +176,7 @@ func (h *history) leave(id FollowerID) {
 	if i, f := h.find(id); f != nil {
 		_ = f.signal.close()
 		h.followers = append(h.followers[:i], h.followers[i+1:]...)
+		h.turnLocked()
 	}
 }
 
@@ -166,7 +186,8 @@ func (h *history) close() {
 	for _, f := range h.followers {
 		_ = f.signal.close()
 	}
-	h.followers = nil
+	h.followers, h.closed = nil, true
+	h.turnLocked()
 }
 
 func noFollower(id FollowerID) error {
@@ -187,7 +208,7 @@ func (e *Engine) Events(id FollowerID, most int) (list []event.Event, lost uint6
 	return e.history.take(id, most)
 }
 
-// EventsWait returns whether events wait for the follower, after at most timeout.
+// EventsWait returns whether events wait for the follower, after at most timeout. It fails at the end of the engine.
 func (e *Engine) EventsWait(id FollowerID, timeout time.Duration) (bool, error) {
 	return e.history.wait(id, timeout)
 }

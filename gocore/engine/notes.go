@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,7 +37,7 @@ const (
 // notes is the queue of notifications that have arrived: bounded in number and bytes, each taken once, in order per
 // sender. A queue that is full, or full of one sender's, refuses: that holds the sender's transfer back.
 type notes struct {
-	signal    *signal
+	signal    *signal                 // raised while notifications wait
 	connected func(transport.ID) bool // reports whether a sender can be in the middle of a repetition
 
 	mu       sync.Mutex
@@ -47,7 +48,8 @@ type notes struct {
 	bytesMax int
 	last     map[transport.ID]*sender
 	heard    uint64
-	waiting  []chan struct{}
+	waiting  []chan struct{} // of calls of wait
+	closed   bool
 	taken    uint64 // counters
 	refused  uint64
 }
@@ -60,9 +62,10 @@ type sender struct {
 	bytes  int
 }
 
-func newNotes(limit, bytesMax int, s *signal, connected func(transport.ID) bool) *notes {
+func newNotes(limit, bytesMax int, connected func(transport.ID) bool) (*notes, error) {
+	s, err := newSignal()
 	return &notes{signal: s, limit: limit, bytesMax: bytesMax, connected: connected,
-		last: make(map[transport.ID]*sender)}
+		last: make(map[transport.ID]*sender)}, err
 }
 
 // take decodes a message and queues its new notifications: all of them, or none, with an error for the sender. From
@@ -109,11 +112,25 @@ func (q *notes) take(from transport.Peer, message []byte) error {
 		q.signal.raise()
 	}
 	q.queue = append(q.queue, list...)
+	q.wakeLocked()
+	return nil
+}
+
+// wakeLocked ends the calls of wait.
+func (q *notes) wakeLocked() {
 	for _, w := range q.waiting {
 		close(w)
 	}
 	q.waiting = nil
-	return nil
+}
+
+// close closes the descriptor. Notifications that wait may still be taken, and no call waits for others.
+func (q *notes) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.wakeLocked()
+	_ = q.signal.close()
 }
 
 // room reports by an error that the notifications find no room. A sender with nothing in the queue needs not look at
@@ -167,10 +184,10 @@ func (q *notes) forgetOldest() bool {
 	return !oldest.IsZero()
 }
 
-// wait returns how many notifications wait, after at most timeout.
+// wait returns how many notifications wait, after at most timeout, or at once behind close.
 func (q *notes) wait(timeout time.Duration) int {
 	q.mu.Lock()
-	if n := q.waits(); n > 0 || timeout <= 0 {
+	if n := q.waits(); n > 0 || timeout <= 0 || q.closed {
 		q.mu.Unlock()
 		return n
 	}
@@ -185,12 +202,7 @@ func (q *notes) wait(timeout time.Duration) int {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i := range q.waiting {
-		if q.waiting[i] == w {
-			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
-			break
-		}
-	}
+	q.waiting = slices.DeleteFunc(q.waiting, func(other chan struct{}) bool { return other == w })
 	return q.waits()
 }
 
@@ -257,7 +269,7 @@ func decodeNotes(b []byte, peer string) (list []Notification, numbers []uint64, 
 	return list, numbers, nil
 }
 
-// NotesWait returns how many notifications wait, after at most timeout.
+// NotesWait returns how many notifications wait, after at most timeout or at the end of the engine.
 func (e *Engine) NotesWait(timeout time.Duration) int { return e.notes.wait(timeout) }
 
 // NotesDrain hands over waiting notifications in order until use returns false; the refused one stays.

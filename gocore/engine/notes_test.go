@@ -13,10 +13,10 @@ import (
 )
 
 func newTestNotes(t testing.TB, limit int) *notes {
-	s, err := newSignal()
+	q, err := newNotes(limit, 64<<20, func(transport.ID) bool { return false })
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.close()) })
-	return newNotes(limit, 64<<20, s, func(transport.ID) bool { return false })
+	t.Cleanup(q.close)
+	return q
 }
 
 func message(first uint64, texts ...string) []byte {

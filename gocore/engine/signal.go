@@ -12,7 +12,7 @@ import (
 // signal is an eventfd for event loops. Raising it twice is raising it once.
 type signal struct {
 	mu sync.Mutex // against a close between a look at fd and its use
-	fd int
+	fd int        // -1 once it is closed
 }
 
 func newSignal() (*signal, error) {
@@ -22,6 +22,13 @@ func newSignal() (*signal, error) {
 			WithHint("raise the limit of open files (ulimit -n)")
 	}
 	return &signal{fd: fd}, nil
+}
+
+// number returns the descriptor, -1 once it is closed.
+func (s *signal) number() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fd
 }
 
 func (s *signal) raise() {
