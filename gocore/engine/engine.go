@@ -194,7 +194,7 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	if e.credentials, err = security.Open(securityOf(c)); err != nil {
 		return nil, err
 	}
-	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
+	e.logs.engine, e.logs.level = e, logLevel(c.LogLevel)
 	e.log = slog.New(&handler{logs: &e.logs})
 	if err = e.openAudit(c.Audit); err != nil {
 		return nil, err

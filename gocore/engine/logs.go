@@ -12,42 +12,8 @@ import (
 	"github.com/tent-engine/tent/gocore/event"
 )
 
+// logsMax bounds the records that wait for the program.
 const logsMax = 1024
-
-// bounded keeps the newest items. A reader that is late loses the oldest ones, and dropped counts them until lost.
-type bounded[T any] struct {
-	mu      sync.Mutex
-	items   []T
-	limit   int
-	dropped uint64
-}
-
-func (b *bounded[T]) push(item T) {
-	b.mu.Lock()
-	if len(b.items) >= b.limit {
-		b.items = append(b.items[:0], b.items[b.limit/2:]...)
-		b.dropped += uint64(b.limit / 2)
-	}
-	b.items = append(b.items, item)
-	b.mu.Unlock()
-}
-
-// lost returns the number of items that no reader saw since the last call.
-func (b *bounded[T]) lost() (n uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n, b.dropped = b.dropped, 0
-	return n
-}
-
-func (b *bounded[T]) drain(most int) []T {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := min(most, len(b.items))
-	out := append([]T(nil), b.items[:n]...)
-	b.items = append(b.items[:0], b.items[n:]...)
-	return out
-}
 
 // LogRecord is one log line, for the program to show.
 type LogRecord struct {
@@ -57,24 +23,44 @@ type LogRecord struct {
 	Attrs   map[string]string
 }
 
-// Logs takes up to most log records since the last call, oldest first. Where some were lost, because they came faster
-// than the program took them, the first one says so.
-func (e *Engine) Logs(most int) []LogRecord {
-	n := e.logs.records.lost()
-	if n == 0 {
-		return e.logs.records.drain(most)
-	}
-	text := fmt.Sprintf("%d log records were lost: they came faster than they are taken", n)
-	said := LogRecord{time.Now(), slog.LevelWarn, text, map[string]string{}}
-	return append([]LogRecord{said}, e.logs.records.drain(most-1)...)
+// logs is the queue of log records. A program that is late loses the older half of it, and learns their number.
+type logs struct {
+	level  slog.Level
+	engine *Engine
+
+	mu      sync.Mutex
+	records []LogRecord
+	lost    uint64 // that the program has not heard of
 }
 
-// logs is the engine's slog.Handler: records go into a bounded ring that the Python thread empties into logging.
-type logs struct {
-	records bounded[LogRecord]
-	level   slog.Level
-	engine  *Engine
+func (l *logs) push(r LogRecord) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.records) >= logsMax {
+		l.records = append(l.records[:0], l.records[logsMax/2:]...)
+		l.lost += logsMax / 2
+	}
+	l.records = append(l.records, r)
 }
+
+// take removes up to most records, oldest first. Behind lost ones, the first that it returns says so.
+func (l *logs) take(most int) (list []LogRecord) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost > 0 && most > 0 {
+		text := fmt.Sprintf("%d log records were lost: they came faster than they are taken", l.lost)
+		list = append(list, LogRecord{time.Now(), slog.LevelWarn, text, map[string]string{}})
+		l.lost = 0
+	}
+	n := min(max(0, most-len(list)), len(l.records))
+	list = append(list, l.records[:n]...)
+	l.records = append(l.records[:0], l.records[n:]...)
+	return list
+}
+
+// Logs takes up to most log records since the last call, oldest first. Where some were lost, because they came faster
+// than the program took them, the first one says so.
+func (e *Engine) Logs(most int) []LogRecord { return e.logs.take(most) }
 
 // event turns an event into its log line; the texts of failover and of rails are those of the failover seed, which
 // people grep for. It reports whether a line was made.
@@ -93,7 +79,7 @@ func (l *logs) event(ev *event.Event) bool {
 	if ev.Err != nil {
 		attrs["cause"] = ev.Err.Error()
 	}
-	l.records.push(LogRecord{time.Now(), level, text, attrs})
+	l.push(LogRecord{time.Now(), level, text, attrs})
 	return true
 }
 
@@ -170,7 +156,7 @@ func orderly(ev *event.Event) bool {
 	return false
 }
 
-// handler adapts logs to slog; attrs and group come from With.
+// handler puts the records of a slog.Logger into logs; attrs and group come from With.
 type handler struct {
 	logs  *logs
 	attrs []slog.Attr
@@ -185,7 +171,7 @@ func (h *handler) Handle(_ context.Context, r slog.Record) error {
 		attrs[a.Key] = a.Value.String()
 	}
 	r.Attrs(func(a slog.Attr) bool { attrs[h.group+a.Key] = a.Value.String(); return true })
-	h.logs.records.push(LogRecord{r.Time, r.Level, r.Message, attrs})
+	h.logs.push(LogRecord{r.Time, r.Level, r.Message, attrs})
 	h.logs.engine.signal.raise()
 	return nil
 }
