@@ -54,7 +54,7 @@ func (e *Engine) NewBatch(capacity int) (dispatch.BatchID, error) {
 // newBatch makes a batch for up to capacity tasks. The page does not show it yet: publish or mirror must follow before
 // its id is told. The caller holds e.mu.
 func (e *Engine) newBatch(capacity int) (*batch, *errs.Error) {
-	if e.closing { // looked at again under the mutex: after Close has passed here nothing is taken any more
+	if e.closed.Load() { // under the mutex: Close holds it later, and finds what was taken
 		return nil, closedError()
 	}
 	id, err := e.core.NewBatch(capacity)
@@ -70,8 +70,8 @@ func (e *Engine) newBatch(capacity int) (*batch, *errs.Error) {
 	holds := b.holds[:0]
 	*b = batch{} // zeroed in place: a literal with the arrays would be built elsewhere and copied
 	b.id, b.waiters, b.uses, b.lists, b.files, b.legs, b.holds = id, waiters, uses, lists, files, legs, holds
-	if e.predicted[slot].Load() != 0 { // a locked exchange otherwise, for calls that were never predicted
-		e.predicted[slot].Store(0)
+	if at := &e.hints[slot].end; at.Load() != 0 { // a locked exchange otherwise, for calls that were never predicted
+		at.Store(0)
 	}
 	return b, nil
 }
@@ -95,9 +95,7 @@ func (e *Engine) quieten(c *Call) bool {
 	if c.total < launchBytes {
 		return false
 	}
-	for _, p := range e.pollers {
-		p.Poll(0, c.classes)
-	}
+	e.pollers.poll(0, c.classes)
 	return true
 }
 
@@ -107,7 +105,7 @@ func (e *Engine) launch(quiet bool, now clock.Time) {
 	e.stepAt(now)
 	e.unlockAndDrain()
 	if quiet {
-		arm(e.pollers)
+		e.pollers.arm()
 	}
 }
 
@@ -145,7 +143,7 @@ func (e *Engine) enqueue(b *batch, c *Call, now clock.Time) (int, *errs.Error) {
 // admit says why a batch takes no more calls, or not this one. The caller holds e.mu.
 func (e *Engine) admit(b *batch, c *Call) *errs.Error {
 	switch {
-	case e.closing:
+	case e.closed.Load():
 		return closedError()
 	case b.freeing:
 		return errs.New(errs.InvalidEntry, "submit", "batch %d was freed", uint64(b.id))
@@ -172,7 +170,7 @@ func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 		e.active++
 	}
 	b.classes |= c.classes
-	if at := &e.classes[b.id.Slot()]; at.Load() != uint32(b.classes) { // a locked exchange otherwise, for each call
+	if at := &e.hints[b.id.Slot()].classes; at.Load() != uint32(b.classes) { // a locked exchange otherwise, for each call
 		at.Store(uint32(b.classes))
 	}
 	b.uses = append(b.uses, c.uses...)
@@ -252,7 +250,7 @@ func (e *Engine) finish(b *batch, dirty bool) {
 	}
 	if b.counted {
 		b.counted = false
-		if e.active--; e.active == 0 && e.closing {
+		if e.active--; e.active == 0 && e.closed.Load() {
 			wake(e.idle)
 		}
 	}

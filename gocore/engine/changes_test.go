@@ -61,9 +61,9 @@ func TestATransportWithoutReplacesReplacesNoDescriptor(t *testing.T) {
 	}
 	require.Equal(t, another, r.descriptors()["changes"])
 	require.Equal(t, was, r.descriptors()["stays"])
-	require.Len(t, w.ports[0].own, 1)
-	require.Nil(t, w.ports[1].own)
+	require.Len(t, w.ports[0].keys.regions, 1)
+	require.Nil(t, w.ports[1].keys)
 	require.NoError(t, w.CloseRegion(t.Context(), r.ID))
 	w.regions.retire.wait(t.Context())
-	require.Empty(t, w.ports[0].own)
+	require.Empty(t, w.ports[0].keys.regions)
 }

@@ -56,9 +56,6 @@ func (e *Engine) awaitEnd(timeout time.Duration) (held []string) {
 // end takes the steps of Close.
 func (e *Engine) end(timeout time.Duration, cancel bool) (held []string) {
 	until := clock.Now().Add(timeout)
-	e.mu.Lock()
-	e.closing = true
-	e.unlockAndDrain()
 	_ = e.store.Close()
 	if !cancel {
 		e.drained(timeout)

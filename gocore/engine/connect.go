@@ -54,11 +54,11 @@ func (e *Engine) linksOf(p *peer) (up bool, reasons []string, waits bool) {
 	e.mu.Lock()
 	defer e.unlockAndDrain()
 	for i, a := range *p.links.Load() {
-		if e.infos[i].Delegates { // orders carry no bytes
+		if e.ports[i].info.Delegates { // orders carry no bytes
 			continue
 		}
 		if a.id == 0 {
-			if a.why != "" && e.ports[i].transport != nil && p.misfit(&e.infos[i]) == "" {
+			if a.why != "" && e.ports[i].transport != nil && p.misfit(&e.ports[i].info) == "" {
 				reasons = append(reasons, e.ports[i].name+": "+a.why)
 			}
 			continue

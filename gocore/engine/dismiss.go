@@ -120,8 +120,8 @@ func (e *Engine) renamed(before, now transport.Peer) {
 
 // rename gives the identity of a peer to the transports. Of several that it shows at once, the one that is noted stays.
 func (e *Engine) rename(id transport.ID) {
-	e.renaming.Lock()
-	defer e.renaming.Unlock()
+	e.visitors.renaming.Lock()
+	defer e.visitors.renaming.Unlock()
 	now := e.visitors.get(id)
 	for _, port := range e.ports {
 		if port.transport == nil || now == nil {

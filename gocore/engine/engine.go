@@ -28,8 +28,6 @@ import (
 	"github.com/tent-engine/tent/gocore/qos"
 	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/security"
-	"github.com/tent-engine/tent/gocore/segment"
-	"github.com/tent-engine/tent/gocore/spin"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -38,12 +36,6 @@ const Version = control.Version
 
 // Release is the version of the package; builds of the extension and of the C library set it (-ldflags=-X).
 var Release = "unreleased"
-
-// Plug is a transport that an engine may use, in order of preference.
-type Plug struct {
-	Factory  transport.Factory
-	Settings any // the argument of Open; nil: the branch of the transport in the tree of settings
-}
 
 // Options of an engine.
 type Options struct {
@@ -57,34 +49,31 @@ type Options struct {
 
 // Engine is one process's instance. Two engines in one process share nothing.
 type Engine struct {
-	config      *config.Config
+	config   *config.Config
+	log      *slog.Logger
+	policies plan.Policies
+	store    meta.Store // of names
+
+	// Who we are for peers.
 	name        string
 	host        meta.Host
-	address     string
-	others      []string // of the control plane, beside address
+	address     string   // of the control plane
+	others      []string // beside address
 	port        int
 	machine     string
 	network     string
 	credentials *security.Credentials
 	protection  transport.Protection // of bytes between hosts, at least
-	cores       int
-	passed      atomic.Int64  // when a waiter last passed Go's scheduler, see passScheduler
-	busyPoll    time.Duration // least time that a wait spins; see spinLimit
-	stall       time.Duration
-	log         *slog.Logger
 
 	// The core and its mirrors.
 	mu        sync.Mutex
 	core      *dispatch.Core
 	batches   []*batch // by slot
 	active    int      // batches that have not ended
-	idle      chan struct{}
-	closing   bool
-	gone      bool          // Close has ended
-	waiters   []*waiter     // that nobody uses
-	taken     inbox         // the emptied other half of inbox
-	links     []linkMirror  // by slot of the core's link
-	leaving   []plan.LinkID // detached, not forgotten yet
+	gone      bool     // Close has ended
+	waiters   []*waiter
+	taken     inbox // the emptied other half of inbox
+	links     linkTable
 	armed     clock.Time
 	deferred  deferredWork
 	syncing   syncing
@@ -93,69 +82,55 @@ type Engine struct {
 
 	inbox        inbox
 	again        atomic.Bool // the core wants another step at once
-	page         *page
 	progressWake chan struct{}
-	predicted    []atomic.Int64  // clock.Time at which a batch should end, by slot; see spinLimit
-	classes      []atomic.Uint32 // transport.Classes of a batch, by slot, for its waiters
-	usualWait    atomic.Int64    // ns; see spinLimit
-	waits        atomic.Uint32
-	company      spin.Company
-	vain         atomic.Uint32 // looks of Progress that found nothing
-	closed       atomic.Bool   // Close was called
-	ended        chan struct{} // it has ended
-	held         []string      // its result; read behind ended
-	planEpoch    atomic.Uint64
-	fences       atomic.Uint64 // of all our regions so far, see fences.go
+	idle         chan struct{} // active has become 0, for Close
+	page         *page
+	hints        []hint // of batches, by slot
+	spinner      spinner
+	epollSets    atomic.Int32 // of waiters
+	ring         ring
+	signal       *signal // completions of watched batches, log records
 
-	ports      []*port // one a plug, also for those that are not open
-	infos      []transport.Info
-	pollers    []transport.Poller    // waiters look there for completions
-	copiers    []transport.Poller    // they have copies for waiters to carry out
-	parkers    []transport.Parker    // waiters sleep on their descriptors
-	exclusives []transport.Exclusive // those of the parkers that are one, nil for the others
+	ports   []*port // one a plug, also for those that are not open
+	pollers pollers
 
-	epollSets atomic.Int32 // of waiters
-
-	inliners    []transport.Inliner // by transport, nil where it is none
-	inlineBytes uint64              // most bytes that a call carries out itself
-
+	// Our memory.
 	numa        numa
-	platforms   []device.Platform // that work here
+	platforms   platforms
 	gates       gates
-	absent      absentPlatforms
 	regions     regionTable
 	allocations allocations
 	staging     stagePools
-	segments    segmentTable
-	offers      offers
 	grids       gridTable
+	offers      offers
+	rules       rules
+	leases      *leaseKeeper
+	fences      atomic.Uint64 // of all our regions so far, see fences.go
 
-	policies plan.Policies
-	store    meta.Store
-	audit    *audit.Log // nil without security/audit
-	server   *control.Server
-	client   *control.Client
-	notifier *notifier
-	notes    *notes
-	reporter *reporter
-	changes  *changes
-	renewals *renewals
-	heard    reportRates
-	shared   sharing
-	served   endpoints
-	signal   *signal // completions of watched batches, log records
-	ring     ring
+	// Peers.
+	segments  segmentTable
+	planEpoch atomic.Uint64 // grows when links or keys change: plans of before are made anew
+	server    *control.Server
+	client    *control.Client
+	visitors  visitors
+	notifier  *notifier
+	notes     *notes
+	reporter  *reporter
+	changes   *changes
+	renewals  *renewals
+	shared    sharing
+
+	// For the people who run it.
 	history  history
 	logs     logs
 	refusals *refusals
+	audit    *audit.Log // nil without security/audit
+	served   endpoints
 
-	rules    rules
-	visitors visitors
-	leases   *leaseKeeper
-	tidying  sync.Mutex // of the visitors, one at a time
-	renaming sync.Mutex // of peers at the transports, one at a time
-
-	routines background // those that have no part of their own
+	routines background    // those that have no part of their own
+	closed   atomic.Bool   // Close was called
+	ended    chan struct{} // it has ended
+	held     []string      // its result; read behind ended
 }
 
 // Open starts an engine. When a part cannot start, it takes back the others before it returns the error.
@@ -182,11 +157,10 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	c := &o.Config.Engine
 	e := &Engine{config: o.Config, protection: protectionOf(c), name: c.Name,
 		machine: meta.MachineID(), network: meta.NetworkID(),
-		cores: runtime.NumCPU(), busyPoll: c.BusyPoll, stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes,
-		armed: clock.Never, syncing: syncing{limit: clock.Never}, expected: noteLimits{next: clock.Never},
+		spinner: spinner{cores: runtime.NumCPU(), busyPoll: c.BusyPoll},
+		armed:   clock.Never, syncing: syncing{limit: clock.Never}, expected: noteLimits{next: clock.Never},
 		progressWake: make(chan struct{}, 1), ended: make(chan struct{}),
-		batches: make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches),
-		classes: make([]atomic.Uint32, c.MaxBatches), store: meta.PeerToPeer{},
+		batches: make([]*batch, c.MaxBatches), hints: make([]hint, c.MaxBatches), store: meta.PeerToPeer{},
 		idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {
 		e.policies = plan.NewPolicies(c.Policies)
@@ -296,71 +270,6 @@ func (e *Engine) closeServer() {
 	}
 }
 
-// plugIn opens the transports that are enabled and can work here, and takes the platforms that can.
-func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
-	e.addPlatforms(o.Platforms)
-	plugs := o.Transports
-	if len(plugs) > segment.TransportsMax {
-		return errs.New(errs.InvalidArgument, "open", "%d transports are more than %d", len(plugs),
-			segment.TransportsMax)
-	}
-	e.infos = make([]transport.Info, len(plugs))
-	e.inliners = make([]transport.Inliner, len(plugs))
-	for i, plug := range plugs {
-		p := &port{engine: e, index: uint8(i), name: plug.Factory.Name(),
-			number: e.config.NumberOf(plug.Factory.Name()), required: e.config.Required(plug.Factory.Name()),
-			links: map[transport.Link]attachedLink{}}
-		e.ports = append(e.ports, p)
-		e.infos[i].Name = p.name       // explanations and hints name a transport that is not open, too
-		if !e.config.Enabled(p.name) { // not even asked: a vendor's library stays in the process once it is loaded
-			p.reason = "transports/" + p.name + "/enable is false"
-			continue
-		}
-		if reason := plug.Factory.Check(); reason != nil {
-			if err := e.leaveOut(p, reason); err != nil {
-				return err
-			}
-			continue
-		}
-		opened, reason, err := e.openPlug(ctx, plug, p)
-		if err != nil {
-			return err
-		}
-		if reason != nil {
-			if err := e.leaveOut(p, reason); err != nil {
-				return err
-			}
-			e.log.Warn("a transport is not used", "transport", p.name, "why", p.reason)
-			continue
-		}
-		undo.add(func() { _ = opened.Close(ctx) })
-		p.adopt(opened)
-	}
-	e.gatherPollers()
-	return e.checkExceptions()
-}
-
-// openPlug opens a transport, or returns the reason why it is left out.
-func (e *Engine) openPlug(ctx context.Context, plug Plug, p *port) (opened transport.Transport, reason, err error) {
-	opened, err = plug.Factory.Open(ctx, e.settings(plug), p, p)
-	if errs.CodeOf(err) == errs.DeviceNotFound {
-		return nil, err, nil
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	if reason := e.exposes(new(opened.Info())); reason != nil {
-		return nil, reason, opened.Close(ctx)
-	}
-	return opened, nil, nil
-}
-
-// leaveOut notes why a transport is not used, which is an error where somebody counts on it.
-func (e *Engine) leaveOut(p *port, reason error) error {
-	p.reason = reason.Error()
-	return e.config.Unavailable(p.name, reason)
-}
-
 func (e *Engine) coreOptions(o Options) dispatch.Options {
 	c := &o.Config.Engine
 	names := make([]string, len(o.Transports))
@@ -423,6 +332,11 @@ func (e *Engine) usable() error {
 		return closedError()
 	}
 	return nil
+}
+
+// closedError is the error of every call after Close began.
+func closedError() *errs.Error {
+	return errs.New(errs.EngineClosed, "engine", "the engine is closed")
 }
 
 // self describes this engine to peers.

@@ -103,7 +103,7 @@ func (w *tower) heardByOwn(t *testing.T) bool {
 func keeper(rings ...transport.Exclusive) *Engine {
 	e := &Engine{}
 	for _, r := range rings {
-		e.parkers, e.exclusives = append(e.parkers, r), append(e.exclusives, r)
+		e.pollers.parking, e.pollers.exclusives = append(e.pollers.parking, r), append(e.pollers.exclusives, r)
 	}
 	return e
 }
@@ -243,8 +243,8 @@ func TestASleeperHearsBellsBesideOthers(t *testing.T) {
 		e := keeper(w)
 		s := e.newWaiter()
 		if beside {
-			e.parkers = append(e.parkers, &finder{s, answer, func() {}})
-			e.exclusives = append(e.exclusives, nil)
+			e.pollers.parking = append(e.pollers.parking, &finder{s, answer, func() {}})
+			e.pollers.exclusives = append(e.pollers.exclusives, nil)
 		}
 		sleep := func(limit time.Duration) (ready []bool) {
 			begin := clock.Now()
@@ -255,7 +255,7 @@ func TestASleeperHearsBellsBesideOthers(t *testing.T) {
 			}
 			return ready
 		}
-		nothing := make([]bool, len(e.parkers))
+		nothing := make([]bool, len(e.pollers.parking))
 		require.Equal(t, nothing, sleep(200*time.Microsecond))
 		require.Equal(t, nothing, sleep(2*time.Millisecond))
 		for _, raised := range []*signal{w.bells[0], s.signal, answer} {

@@ -230,7 +230,7 @@ func (e *Engine) holdFiles(uses []fileUse) *errs.Error {
 // must not be called under the engine's mutex, which the caller holds; an engine that closes leaves all files anyway.
 func (e *Engine) dropFiles(uses []fileUse) {
 	for i := range uses {
-		if p := uses[i].peer; e.unhandle(p) && !e.closing {
+		if p := uses[i].peer; e.unhandle(p) && !e.closed.Load() {
 			e.routines.start(func() { e.left(p) })
 		}
 		uses[i] = fileUse{}

@@ -109,7 +109,7 @@ func (e *Engine) gateOf(stream uint64, others int) (device.Gate, *errs.Error) {
 // noStreams is the error of a stream where no platform has any.
 func (e *Engine) noStreams() *errs.Error {
 	why := "no platform of this build has streams"
-	for kind, reason := range e.absent {
+	for kind, reason := range e.platforms.absent {
 		why = fmt.Sprintf("%v: %v", kind, reason)
 	}
 	return errs.New(errs.InvalidArgument, "submit", "stream is given, and there is no device: %s", why).

@@ -419,10 +419,7 @@ func TestACallThatIsNotCarriedOutInlineGoesThroughTheCore(t *testing.T) {
 	closed := make(chan struct{})
 	h.inline = func() bool {
 		go func() { w.Close(0, true); close(closed) }()
-		for closing := false; !closing; {
-			w.mu.Lock()
-			closing = w.closing
-			w.mu.Unlock()
+		for !w.closed.Load() {
 			runtime.Gosched()
 		}
 		return false

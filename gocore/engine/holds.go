@@ -41,7 +41,7 @@ func (e *Engine) HoldStream(id dispatch.BatchID, stream uint64) (word uint64, er
 	e.mu.Lock()
 	defer e.unlockAndDrain()
 	b, failure := e.lookup(id)
-	if failure == nil && e.closing { // the holds of all batches may have ended
+	if failure == nil && e.closed.Load() { // the holds of all batches may have ended
 		failure = closedError()
 	}
 	if failure != nil {

@@ -14,14 +14,14 @@ import (
 
 // inliner returns the transport that may carry out the call's tasks at once, nil if they must go through the core.
 func (e *Engine) inliner(c *Call) transport.Inliner {
-	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes || c.waits {
+	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.config.Engine.InlineBytes || c.waits {
 		return nil
 	}
 	route := &c.specs[0].Plan.Routes[0]
 	if len(route.Hops) > 1 {
 		return nil
 	}
-	return e.inliners[route.Transport]
+	return e.ports[route.Transport].inliner
 }
 
 // inlineMost bounds the slices of one inline call.
@@ -43,8 +43,8 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 	carried := by.Inline(c.slicesFor(&held))
 	now = clock.Now()
 	e.mu.Lock()
-	if e.gone { // Close has given up waiting: the page is no longer ours
-		e.mu.Unlock()
+	if e.gone { // Close has given up waiting, and has ended the batch
+		e.unlockAndDrain()
 		return 0, 0, true, closedError()
 	}
 	id = b.id
@@ -67,7 +67,7 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 	first, err := e.core.Submit(b.id, c.specs, now) // cannot fail: it has the room that was reserved
 	e.predict(b.id, first, now)
 	b.addLegs(c, first)
-	if err == nil && e.closing { // Close has cancelled the requests that it found before
+	if err == nil && e.closed.Load() { // Close has cancelled the requests that it found before
 		_, err = e.core.Cancel(b.id, first, len(c.specs), now)
 	}
 	e.launch(false, clock.Now())

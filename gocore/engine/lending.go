@@ -24,22 +24,16 @@ var _ transport.Deputy = (*port)(nil)
 
 // Lent implements transport.Deputy.
 func (p *port) Lent(key transport.LocalKey) (transport.Lent, bool) {
-	r := p.regionOf(key)
+	r := p.keys.region(key)
 	if r == nil || !r.lent {
 		return transport.Lent{}, false
 	}
 	return transport.Lent{ID: r.ID, Addr: r.Addr, Size: r.Size, Descriptors: r.descriptors()}, true
 }
 
-func (p *port) regionOf(key transport.LocalKey) *region {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.own[key]
-}
-
 // Confine implements transport.Deputy.
 func (p *port) Confine(ctx context.Context, key transport.LocalKey, peer transport.Peer) error {
-	if r := p.regionOf(key); r != nil {
+	if r := p.keys.region(key); r != nil {
 		return p.engine.revoke(ctx, r, &peer, p.engine.nextEpoch())
 	}
 	return nil
@@ -130,9 +124,9 @@ func (p *peer) throughPeer(direct *plan.Plan, r *plan.Request, local *region,
 	remote *remoteRegion, want request.Choice) (*plan.Plan, *errs.Error) {
 	e := p.engine
 	slots := 0
-	for i := range e.infos {
-		if e.infos[i].Delegates && e.ports[i].transport != nil {
-			slots = e.infos[i].SlicesMax
+	for _, port := range e.ports {
+		if port.info.Delegates && port.transport != nil {
+			slots = port.info.SlicesMax
 		}
 	}
 	if slots == 0 || !p.deputises(remote) {
@@ -151,8 +145,8 @@ func (p *peer) throughPeer(direct *plan.Plan, r *plan.Request, local *region,
 func (p *peer) deputises(remote *remoteRegion) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, port := range p.engine.ports {
-		if p.engine.infos[i].Delegates && len(remote.descriptors[port.name]) > 0 {
+	for _, port := range p.engine.ports {
+		if port.info.Delegates && len(remote.descriptors[port.name]) > 0 {
 			return true
 		}
 	}
@@ -165,7 +159,7 @@ func (p *port) Execute(ctx context.Context, o *transport.Order) (dirty bool, err
 	if err := e.usable(); err != nil {
 		return false, err
 	}
-	r := p.regionOf(o.Key)
+	r := p.keys.region(o.Key)
 	if err := r.grants(o); err != nil {
 		return false, err
 	}

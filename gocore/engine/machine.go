@@ -11,7 +11,7 @@ import (
 // Topology describes this machine and its devices, as JSON in upstream's shape.
 func (e *Engine) Topology() (string, error) {
 	var groups []topology.Group
-	for _, p := range e.platforms {
+	for _, p := range e.platforms.here {
 		if g, ok := groupOf(p); ok {
 			groups = append(groups, g)
 		}

@@ -136,7 +136,7 @@ func newNotifier(e *Engine) *notifier {
 
 // queue adds a note of a batch that has all its bytes. The caller holds the engine's mutex, and pumps after that.
 func (n *notifier) queue(t *note) {
-	stall := clock.Now().Add(n.engine.stall)
+	stall := clock.Now().Add(n.engine.config.Engine.TransferStallTimeout)
 	n.mu.Lock()
 	o := n.peers[t.peer.key()]
 	if o == nil {

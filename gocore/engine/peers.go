@@ -154,7 +154,7 @@ func (p *peer) attach() (gone []func()) {
 			links[i].why = port.reason
 			continue
 		}
-		info := &e.infos[i]
+		info := &port.info
 		if links[i].why = p.misfit(info); links[i].why != "" {
 			continue
 		}
@@ -188,7 +188,7 @@ func (p *peer) attach() (gone []func()) {
 		e.mu.Lock()
 		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, PeerName: p.identity.Address, Transport: port.index,
 			Link: link, Info: info, SameHost: sameHost, Probes: port.prober != nil})
-		e.mirrorLink(id, port)
+		e.links.enter(id, port)
 		e.unlockAndDrain()
 		links[i] = attachment{link: link, id: id}
 		if cause := port.attached(link, id, p); cause != nil {
@@ -218,13 +218,14 @@ func (p *peer) unreachable(op string) error {
 	e := p.engine
 	var reasons, closed []string
 	for i, a := range *p.links.Load() {
-		switch why := e.ports[i].name + ": " + a.why; {
-		case e.infos[i].Delegates: // orders carry no bytes
+		port := e.ports[i]
+		switch why := port.name + ": " + a.why; {
+		case port.info.Delegates: // orders carry no bytes
 		case a.id != 0:
 			return nil
-		case e.ports[i].transport == nil:
+		case port.transport == nil:
 			closed = append(closed, why)
-		case p.misfit(&e.infos[i]) == "":
+		case p.misfit(&port.info) == "":
 			reasons = append(reasons, why)
 		}
 	}
@@ -389,10 +390,10 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 	defer p.mu.Unlock()
 	list := make([]plan.Candidate, 0, len(e.ports))
 	for i, port := range e.ports {
-		if e.infos[i].Delegates != local.lent {
+		if port.info.Delegates != local.lent {
 			continue // orders are for lent memory, and that is for orders
 		}
-		c := plan.Candidate{Transport: uint8(i), Info: &e.infos[i], Link: links[i].id, Disabled: links[i].why,
+		c := plan.Candidate{Transport: uint8(i), Info: &port.info, Link: links[i].id, Disabled: links[i].why,
 			LocalKey: local.key(i), NotHere: local.whyNot(port), SameHost: sameHost, Self: p.identity.Self}
 		if descriptor := remote.descriptors[port.name]; c.Link != 0 && len(descriptor) > 0 {
 			if remote.keys[i] == 0 {
@@ -408,7 +409,7 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 		if !want.Admits(port.number) {
 			c.Disabled = "the request requires others"
 		}
-		if want.Integrity != request.IntegrityNone && c.Disabled == "" && !e.infos[i].Checksums {
+		if want.Integrity != request.IntegrityNone && c.Disabled == "" && !port.info.Checksums {
 			c.Disabled = "it carries no checksums, and integrity was asked for"
 		}
 		list = append(list, c)
@@ -449,46 +450,10 @@ func (p *peer) detach(cause *errs.Error) {
 		e.ports[i].detached(a.link)
 		e.mu.Lock()
 		e.core.DropLink(a.id, cause, clock.Now())
-		e.leaving = append(e.leaving, a.id)
+		e.links.leaving = append(e.links.leaving, a.id)
 		e.step()
 		e.unlockAndDrain()
 	}
 	e.planEpoch.Add(1)
 	e.runSteps()
-}
-
-// linkMirror is the engine's side of a core link: the transport that it belongs to, and the outboxes of its rails.
-type linkMirror struct {
-	port     *port
-	outboxes []*outbox // by rail index, nil before the rail's first order
-}
-
-// mirrorLink enters a new core link in the table. The caller holds e.mu.
-func (e *Engine) mirrorLink(id plan.LinkID, port *port) {
-	for int(id.Slot()) >= len(e.links) {
-		e.links = append(e.links, linkMirror{})
-	}
-	e.links[id.Slot()] = linkMirror{port: port}
-}
-
-// portAt is the transport of a core link, nil if it has been forgotten. The caller holds e.mu.
-func (e *Engine) portAt(id plan.LinkID) *port {
-	if slot := int(id.Slot()); slot < len(e.links) {
-		return e.links[slot].port
-	}
-	return nil
-}
-
-// forgetLinks drops the records of links that were left and have nothing outstanding. The caller holds e.mu.
-func (e *Engine) forgetLinks() {
-	rest := e.leaving[:0]
-	for _, id := range e.leaving {
-		if e.core.LinkBusy(id) {
-			rest = append(rest, id)
-			continue
-		}
-		e.core.RemoveLink(id)
-		e.links[id.Slot()] = linkMirror{}
-	}
-	e.leaving = rest
 }

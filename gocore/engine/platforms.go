@@ -16,19 +16,22 @@ import (
 // A platform that cannot say, since its driver has failed, makes "*" an error: the range may be memory of a device.
 // Locations of the host are believed then, and the look at the mappings of the range comes behind (look.go).
 
-// absentPlatforms has the reason why a platform does not work here, by its kind.
-type absentPlatforms map[mem.Kind]error
+// platforms are those of the build.
+type platforms struct {
+	here   []device.Platform
+	absent map[mem.Kind]error // why those of other kinds do not work here
+}
 
 // addPlatforms keeps the platforms that work here, and the reasons of the others.
 func (e *Engine) addPlatforms(list []device.Platform) {
-	e.absent = absentPlatforms{}
+	e.platforms.absent = map[mem.Kind]error{}
 	for _, p := range list {
 		if reason := p.Check(); reason != nil {
 			e.log.Debug("no platform", "platform", p.Name(), "why", reason)
-			e.absent[p.Kind()] = reason
+			e.platforms.absent[p.Kind()] = reason
 			continue
 		}
-		e.platforms = append(e.platforms, p)
+		e.platforms.here = append(e.platforms.here, p)
 		if s, is := p.(device.Streams); is && e.gates.streams == nil {
 			e.gates.streams, e.gates.wake = s, make(chan struct{}, 1)
 		}
@@ -37,8 +40,8 @@ func (e *Engine) addPlatforms(list []device.Platform) {
 
 // Platforms returns the names of those that are asked about memory.
 func (e *Engine) Platforms() []string {
-	names := make([]string, len(e.platforms))
-	for i, p := range e.platforms {
+	names := make([]string, len(e.platforms.here))
+	for i, p := range e.platforms.here {
 		names[i] = p.Name()
 	}
 	return names
@@ -48,14 +51,14 @@ func (e *Engine) Platforms() []string {
 // checked.
 func (e *Engine) locate(r *region) *errs.Error {
 	kind, index, _ := r.Location.Parse()
-	if reason := e.absent[kind]; reason != nil {
+	if reason := e.platforms.absent[kind]; reason != nil {
 		return noDevice("register", r.Location, reason)
 	}
-	if len(e.platforms) == 0 {
+	if len(e.platforms.here) == 0 {
 		return nil
 	}
 	open := r.Location == mem.Wildcard || r.Location == ""
-	place, err := device.Find(e.platforms, r.Addr, r.Size)
+	place, err := device.Find(e.platforms.here, r.Addr, r.Size)
 	var unsure *device.Unsure
 	switch {
 	case errors.As(err, &unsure):
@@ -68,7 +71,7 @@ func (e *Engine) locate(r *region) *errs.Error {
 	case err != nil:
 		return errs.From("register", err)
 	case place.Platform == nil:
-		if p := e.platformOf(kind); p != nil && r.Growable && index >= 0 {
+		if p := e.platforms.of(kind); p != nil && r.Growable && index >= 0 {
 			return e.isOn(r, device.Place{Platform: p, Ordinal: index}) // no page is there yet
 		} else if p != nil {
 			return errs.New(errs.InvalidArgument, "register",
@@ -93,7 +96,7 @@ func noDevice(operation string, at mem.Location, reason error) *errs.Error {
 // stillOn returns an error for a range with memory of another device than at its registration. A range without pages is
 // none's, and none's fault.
 func (e *Engine) stillOn(r *region, offset, length uint64) *errs.Error {
-	place, err := device.Find(e.platforms, r.Addr+uintptr(offset), length)
+	place, err := device.Find(e.platforms.here, r.Addr+uintptr(offset), length)
 	if err != nil {
 		return errs.From("remap", err)
 	}
@@ -123,9 +126,9 @@ func (e *Engine) isOn(r *region, place device.Place) *errs.Error {
 	return nil
 }
 
-// platformOf returns the platform of a kind of memory, or nil.
-func (e *Engine) platformOf(kind mem.Kind) device.Platform {
-	for _, p := range e.platforms {
+// of returns the platform of a kind of memory, or nil.
+func (l *platforms) of(kind mem.Kind) device.Platform {
+	for _, p := range l.here {
 		if p.Kind() == kind {
 			return p
 		}
@@ -135,8 +138,8 @@ func (e *Engine) platformOf(kind mem.Kind) device.Platform {
 
 // mapOnDevice allocates memory of a device, for a region of Allocate.
 func (e *Engine) mapOnDevice(m Memory, kind mem.Kind, ordinal int) (*region, error) {
-	p := e.platformOf(kind)
-	if reason := e.absent[kind]; reason != nil {
+	p := e.platforms.of(kind)
+	if reason := e.platforms.absent[kind]; reason != nil {
 		return nil, noDevice("allocate", m.Location, reason)
 	} else if p == nil {
 		return nil, errs.New(errs.DeviceNotFound, "allocate",

@@ -19,6 +19,8 @@ type port struct {
 	name        string
 	number      uint8                 // of TransportType, see config.NumberOf
 	transport   transport.Transport   // nil: not open, reason says why
+	info        transport.Info        // of the transport; the name alone where it is not open
+	inliner     transport.Inliner     // nil if it copies nothing on the caller's thread
 	notifier    transport.Notifier    // nil if it carries none
 	filer       transport.Filer       // nil if it moves no bytes of files
 	matcher     transport.Matcher     // nil: every pair of keys works on every rail
@@ -35,10 +37,7 @@ type port struct {
 	attaches []uint32 // by index of a link: the newest generation that Attach has returned
 	early    []notice // about links that Attach has not returned yet
 
-	// For a transport that names regions by their keys (Info.Replaces, Info.Delegates), nil for others.
-	own         map[transport.LocalKey]*region              // our regions
-	registering int                                         // calls of Register under way
-	earlier     map[transport.LocalKey]transport.Descriptor // that came before Register had returned
+	keys *ownKeys // nil: it names no regions by their keys
 }
 
 // attachedLink is the engine's view of a transport's link.

@@ -38,10 +38,8 @@ func (e *Engine) ask(list []question) {
 		default:
 			if !looked { // a sign of life may lie unread in a socket: its reader may not have run
 				looked = true
-				for _, p := range e.pollers {
-					p.Poll(pollWork, transport.AllClasses)
-				}
-				arm(e.pollers)
+				e.pollers.poll(pollWork, transport.AllClasses)
+				e.pollers.arm()
 			}
 			e.inbox.notice(notice{kind: noticeHeard, link: q.Link, rail: q.Rail, transport: q.Transport})
 		}
@@ -59,12 +57,4 @@ func (p *port) probe(q dispatch.Question) {
 		return
 	}
 	p.prober.Probe(q.Rail, answer)
-}
-
-// lookForOptions finds the optional interfaces about rails. It is called once, when the transport was opened.
-func (p *port) lookForOptions() {
-	p.prober, _ = transport.Find[transport.Prober](p.transport)
-	p.matcher, _ = transport.Find[transport.Matcher](p.transport)
-	p.witness, _ = transport.Find[transport.Witness](p.transport)
-	p.epochs, _ = transport.Find[transport.EpochReader](p.transport)
 }

@@ -120,8 +120,7 @@ func (r *region) usable() bool {
 // registersOn reports whether a region is for a transport: one that is open, and moves its kind of memory. Orders are
 // for memory of the host only where it is lent for them.
 func (e *Engine) registersOn(p *port, r *region) bool {
-	info := &e.infos[p.index]
-	return p.transport != nil && info.Uses(r.Kind) && (!info.Delegates || r.Kind != mem.Host || r.lent)
+	return p.transport != nil && p.info.Uses(r.Kind) && (!p.info.Delegates || r.Kind != mem.Host || r.lent)
 }
 
 // install registers a region on the transports of its kind. After an error nothing is left.
@@ -133,10 +132,10 @@ func (e *Engine) install(r *region) *errs.Error {
 	asked := r.Region
 	asked.DMABuf, asked.Landing = e.export(r), r.landing()
 	var slow, fast []*port
-	for i, p := range e.ports {
+	for _, p := range e.ports {
 		switch {
 		case !e.registersOn(p, r):
-		case e.infos[i].Pins:
+		case p.info.Pins:
 			slow = append(slow, p)
 		default:
 			fast = append(fast, p)
@@ -228,8 +227,8 @@ func (e *Engine) late(r *region, slow []*port, answers <-chan *errs.Error) *errs
 // registerOn registers a region on one transport and notes the result. A reason is no error, unless the transport is
 // required.
 func (e *Engine) registerOn(ctx context.Context, r *region, p *port, asked *mem.Region) *errs.Error {
-	p.begin()
-	defer p.end()
+	p.keys.begin()
+	defer p.keys.end()
 	key, descriptor, err := p.transport.Register(ctx, *asked)
 	if err != nil {
 		cause := errs.From("register", err)
@@ -298,7 +297,7 @@ func (e *Engine) answered(r *region, p *port, asked *mem.Region) {
 // others move, and do not count.
 func (r *region) nowhere(asked []*port) *errs.Error {
 	var reasons []string
-	asked = slices.DeleteFunc(asked, func(p *port) bool { return p.engine.infos[p.index].Delegates })
+	asked = slices.DeleteFunc(asked, func(p *port) bool { return p.info.Delegates })
 	for _, p := range asked {
 		why := r.whyNot(p)
 		if r.key(int(p.index)) != 0 {

@@ -150,6 +150,7 @@ type report struct {
 type reporter struct {
 	send    func(context.Context, *peer, []control.Traced) error
 	dropped atomic.Uint64
+	heard   reportRates // of peers
 
 	background
 	queue []report
@@ -250,7 +251,7 @@ func (r *reporter) close() {
 // reported turns the reports of a peer into events, as many a second as may not push out all others.
 func (e *Engine) reported(from transport.Peer, list []control.Traced) {
 	from.Address = e.attributed(from)
-	taken := e.heard.admit(from.ID, len(list), clock.Now())
+	taken := e.reporter.heard.admit(from.ID, len(list), clock.Now())
 	for _, t := range list[:taken] {
 		ev := event.Event{Kind: event.Traced, Peer: from.Address, Note: t.Turn.String(), Bytes: t.Bytes, Trace: t.Trace}
 		if t.Code != 0 {

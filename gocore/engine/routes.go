@@ -11,7 +11,7 @@ func (e *Engine) sayRoutes(p *peer) {
 		switch {
 		case a.id != 0:
 			routes = append(routes, port.name)
-		case p.misfit(&e.infos[i]) != "": // it is for files
+		case p.misfit(&port.info) != "": // it is for files
 		case port.transport == nil:
 			without = append(without, port.name+": "+port.reason)
 		default:

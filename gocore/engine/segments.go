@@ -399,9 +399,9 @@ func (e *Engine) describeSelf(epoch uint64) *segment.Description {
 	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID, Network: self.Network,
 		ID: self.ID, Version: Version, Epoch: epoch, Fences: transport.Epoch(e.fences.Load()), Others: e.others}
 	d.Transports = make(map[string]transport.Versions, len(e.ports))
-	for i, p := range e.ports {
+	for _, p := range e.ports {
 		if p.transport != nil {
-			d.Transports[p.name] = e.infos[i].Versions
+			d.Transports[p.name] = p.info.Versions
 		}
 	}
 	return d

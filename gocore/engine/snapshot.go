@@ -87,7 +87,7 @@ func (e *Engine) copyCore(s *metrics.Snapshot) {
 			g.Queued, g.RailsUp, g.RailsDown, g.RailErrors, g.Condemned, g.InFlight, g.SlowPaths
 		t.Strays = g.Strays
 		for j, q := range e.ports {
-			if n := e.core.Failovers(uint8(i), uint8(j)); n > 0 || e.mayFailOver(i, j) {
+			if n := e.core.Failovers(uint8(i), uint8(j)); n > 0 || p.mayFailOver(q) {
 				s.Failovers = append(s.Failovers, metrics.Failover{From: p.name, To: q.name, Count: n})
 			}
 		}
@@ -96,8 +96,7 @@ func (e *Engine) copyCore(s *metrics.Snapshot) {
 
 // mayFailOver reports whether tasks may switch from one transport to another: both are open, and both carry bytes to
 // peers or both to files.
-func (e *Engine) mayFailOver(from, to int) bool {
-	a, b := &e.infos[from], &e.infos[to]
-	return from != to && e.ports[from].transport != nil && e.ports[to].transport != nil && a.Files == b.Files &&
-		!a.Delegates && !b.Delegates
+func (p *port) mayFailOver(to *port) bool {
+	return p != to && p.transport != nil && to.transport != nil && p.info.Files == to.info.Files &&
+		!p.info.Delegates && !to.info.Delegates
 }

@@ -300,10 +300,10 @@ func (e *Engine) stagedBy(r *plan.Route) string {
 		return ""
 	}
 	words, sizes := ", copied by ", e.stageSizes()
-	if port := e.portAt(r.Hops[1-r.Crossing].Link); port != nil {
+	if port := e.links.port(r.Hops[1-r.Crossing].Link); port != nil {
 		words += port.name
 	}
-	if info := &e.infos[r.Transport]; info.Delegates {
+	if info := &e.ports[r.Transport].info; info.Delegates {
 		sizes.Slots = info.SlicesMax
 		words += "; the peer's engine moves the bytes between there and its device"
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/event"
-	"github.com/tent-engine/tent/gocore/plan"
 )
 
 // The goroutine that has work for the core runs the step itself.
@@ -112,8 +111,8 @@ func (e *Engine) stepAt(now clock.Time) {
 	for i := range effects.Events {
 		e.record(&effects.Events[i])
 	}
-	if len(e.leaving) > 0 {
-		e.forgetLinks()
+	if len(e.links.leaving) > 0 {
+		e.links.forget(e.core)
 	}
 	if len(e.lingering) > 0 {
 		e.letGo()
@@ -153,7 +152,7 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 		e.core.Progress(n.link, n.rail, now)
 	case noticeRailUp:
 		e.core.RailUp(n.link, n.info, now)
-		if port := e.portAt(n.link); port != nil && port.matcher != nil { // keys may work there
+		if port := e.links.port(n.link); port != nil && port.matcher != nil { // keys may work there
 			e.planEpoch.Add(1)
 		}
 	case noticeRailDown:
@@ -181,7 +180,7 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 
 // post moves a posting into the outbox of its rail. The caller holds e.mu.
 func (e *Engine) post(kind orderKind, p *dispatch.Posting) {
-	o := e.outbox(p.Link, p.Rail.Index)
+	o := e.links.outbox(p.Link, p.Rail.Index)
 	o.add(kind, p.Rail, p.Slices)
 	for i := 0; i < e.deferred.n; i++ {
 		if e.deferred.boxes[i] == o {
@@ -206,7 +205,7 @@ func (e *Engine) unlock() {
 	e.deferred = deferredWork{}
 	var every []*outbox
 	if work.all {
-		every = e.everyOutbox()
+		every = e.links.everyOutbox()
 	}
 	e.mu.Unlock()
 
@@ -247,29 +246,6 @@ func (e *Engine) unlock() {
 func (e *Engine) unlockAndDrain() {
 	e.unlock()
 	e.runSteps()
-}
-
-func (e *Engine) everyOutbox() (all []*outbox) {
-	for i := range e.links {
-		for _, o := range e.links[i].outboxes {
-			if o != nil {
-				all = append(all, o)
-			}
-		}
-	}
-	return all
-}
-
-// outbox returns the outbox of a rail, made at first use. The caller holds e.mu.
-func (e *Engine) outbox(link plan.LinkID, rail uint16) *outbox {
-	m := &e.links[link.Slot()]
-	for int(rail) >= len(m.outboxes) {
-		m.outboxes = append(m.outboxes, nil)
-	}
-	if m.outboxes[rail] == nil {
-		m.outboxes[rail] = &outbox{engine: e, link: link, port: m.port}
-	}
-	return m.outboxes[rail]
 }
 
 // wakeProgress wakes the progress goroutine.

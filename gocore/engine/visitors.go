@@ -33,6 +33,9 @@ type visitors struct {
 	mu   sync.Mutex
 	byID map[transport.ID]*visitor
 	open int // those of the last tidying for which something was open
+
+	tidying  sync.Mutex // one look for those to forget at a time
+	renaming sync.Mutex // one call of the transports about identities at a time
 }
 
 // note enters an engine with its latest proof, and reports whether tidying is due. before is the peer that it was, nil
@@ -173,8 +176,8 @@ func (e *Engine) shown(p transport.Peer, proof security.Proof) {
 	default:
 		e.renamed(*before, p)
 	}
-	if many && e.tidying.TryLock() {
-		defer e.tidying.Unlock()
+	if many && e.visitors.tidying.TryLock() {
+		defer e.visitors.tidying.Unlock()
 		e.forgetVisitors()
 	}
 }
@@ -226,8 +229,8 @@ func (e *Engine) openVisitors() map[transport.ID]bool {
 // for good ends that. It reports whether another transport has something open for peers that it does not name.
 func (e *Engine) mappings() (peers map[transport.ID]bool, unknown bool) {
 	peers = make(map[transport.ID]bool)
-	for i, port := range e.ports {
-		if port.transport == nil || e.infos[i].Files || e.infos[i].Delegates { // nothing reaches us beside calls
+	for _, port := range e.ports {
+		if port.transport == nil || port.info.Files || port.info.Delegates { // nothing reaches us beside calls
 			continue
 		}
 		if _, is := transport.Find[transport.Disconnecter](port.transport); is {

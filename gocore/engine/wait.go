@@ -1,37 +1,31 @@
 package engine
 
 import (
-	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
-	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/spin"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A waiter first polls for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less
-// than that. It spins only while that pays: when the core predicts the end soon, on more than one core, and only about
-// as long as such waits have lasted lately. Where they last longer, because the cores are busy or the network is far,
-// it parks at once, and one wait in spinTry tries again. So it does where other threads want its processor, see spin.
-// With the setting busy_poll_us each wait spins for that long before it parks, those without a near end too.
+// A waiter first polls for its completions itself, for as long as the spinner says. It looks for answers of its batch's
+// classes alone: one of HIGH that took LOW's would also send LOW's next slices.
 //
 // Where a transport has queued copies (Info.Copies), a waiter carries them out one by one, those of other batches too:
 // they are in the order of their classes, and its own are among them. It returns as soon as its batch has ended or its
 // time is over. While other threads still copy for its batch it stays for spinLast after its last piece.
 //
-// A waiter looks for answers of its batch's classes alone: one of HIGH that took LOW's would also send LOW's next
-// slices. When it parks, it sleeps on the descriptors of all transports on which such answers are expected, and reads
-// the ready ones. A transport without descriptors completes by its own goroutines, and the end of the batch wakes the
-// waiter by its signal.
-const (
-	spinMost = 100 * time.Microsecond
-	spinLast = 50 * time.Microsecond
-	spinTry  = 32
-	pollWork = 64 // sockets or queues in one look
-	pollCopy = 1  // queued copies in one look, each of some 10 to 50 µs
-)
+// When it parks, it sleeps on the descriptors of all transports on which such answers are expected, and reads the ready
+// ones. A transport without descriptors completes by its own goroutines, and the end of the batch wakes the waiter by
+// its signal.
+
+// hint is what the waiters of a batch know without the engine's mutex.
+type hint struct {
+	end     atomic.Int64  // clock.Time at which the batch should end
+	classes atomic.Uint32 // transport.Classes of its tasks
+}
 
 // Wait returns the state of a batch once it has ended, or after timeout. It never fails by time: the state says whether
 // the batch has ended. A stale id is Invalid at once.
@@ -47,15 +41,15 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 	start := clock.Now()
 	end := start.Add(timeout)
 	short := e.endsSoon(id, start)
-	state, now := e.spin(id, start, start.Add(min(timeout, e.spinLimit(short))), end)
-	arm(e.copiers) // before it parks: from now on workers carry out the queued copies
+	state, now := e.spin(id, start, start.Add(min(timeout, e.spinner.limit(short))), end)
+	e.pollers.armCopies() // before it parks: from now on workers carry out the queued copies
 	if state.Terminal() {
-		arm(e.pollers)
+		e.pollers.arm()
 	} else if state = e.park(id, now, end); short {
 		now = clock.Now()
 	}
 	if short && state.Terminal() {
-		e.learn(now.Sub(start))
+		e.spinner.learn(now.Sub(start))
 	}
 	return state
 }
@@ -64,9 +58,10 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 func (e *Engine) Progress() int {
 	found, copied := e.look(transport.AllClasses)
 	e.runSteps()
-	e.armAll()
-	if found+copied == 0 && e.vain.Add(1)%spin.OfferEvery == 0 && !e.company.Sleeps() {
-		e.company.Offer()
+	e.pollers.arm()
+	e.pollers.armCopies()
+	if found+copied == 0 {
+		e.spinner.lookedInVain()
 	}
 	return found + copied
 }
@@ -74,19 +69,14 @@ func (e *Engine) Progress() int {
 // look polls for completions of some classes and carries out a queued copy. The caller owes Arm to all pollers
 // afterwards.
 func (e *Engine) look(classes transport.Classes) (found, copied int) {
-	for _, p := range e.pollers {
-		found += p.Poll(pollWork, classes)
-	}
-	for _, p := range e.copiers {
-		copied += p.Poll(pollCopy, classes)
-	}
+	found, copied = e.pollers.poll(pollWork, classes), e.pollers.copy(classes)
 	return found + e.gates.poll(&e.inbox), copied
 }
 
 // predict notes when a batch should end, for tasks from index first on that the core has just taken. The caller holds
 // e.mu.
 func (e *Engine) predict(id dispatch.BatchID, first int, now clock.Time) {
-	at := &e.predicted[id.Slot()]
+	at := &e.hints[id.Slot()].end
 	end := now.Add(e.core.Predict(id, first, spinMost, now))
 	if end < now { // beyond all times
 		end = clock.Never
@@ -98,28 +88,16 @@ func (e *Engine) predict(id dispatch.BatchID, first int, now clock.Time) {
 
 // endsSoon reports whether the batch should end within spinMost. One that is late already may end at any moment.
 func (e *Engine) endsSoon(id dispatch.BatchID, now clock.Time) bool {
-	return clock.Time(e.predicted[id.Slot()].Load()).Sub(now) <= spinMost
-}
-
-// spinLimit returns the time that a wait may spin; short is one for a batch that should end soon.
-func (e *Engine) spinLimit(short bool) time.Duration {
-	if e.cores < 2 {
-		return 0
-	}
-	usual := time.Duration(e.usualWait.Load())
-	if !short || usual > spinMost && e.waits.Add(1)%spinTry != 0 || e.company.Sleeps() {
-		return e.busyPoll
-	}
-	return max(spinMost, e.busyPoll)
+	return clock.Time(e.hints[id.Slot()].end.Load()).Sub(now) <= spinMost
 }
 
 // spin polls the transports until the batch has ended, or until passes in which nothing was found, or end has come. It
 // returns the latest time that it has read: where it looks only once, that of the start.
 func (e *Engine) spin(id dispatch.BatchID, now, until, end clock.Time) (dispatch.State, clock.Time) {
 	state, once := e.page.state(id), until <= now
-	classes := transport.Classes(e.classes[id.Slot()].Load())
-	looks := spin.Looks{Company: &e.company}
-	for !state.Terminal() && len(e.pollers)+len(e.copiers) > 0 {
+	classes := transport.Classes(e.hints[id.Slot()].classes.Load())
+	looks := spin.Looks{Company: &e.spinner.company}
+	for !state.Terminal() && !e.pollers.none() {
 		found, copied := e.look(classes)
 		if found+copied == 0 && once {
 			break
@@ -136,17 +114,11 @@ func (e *Engine) spin(id dispatch.BatchID, now, until, end clock.Time) (dispatch
 		if now >= end || (found+copied == 0 && now >= until) {
 			break // no Gosched in here: a caller from Python is locked to its thread, which makes yielding cost 70 µs
 		}
-		if found+copied == 0 && !looks.Vain() && e.busyPoll == 0 {
+		if found+copied == 0 && !looks.Vain() && e.spinner.busyPoll == 0 {
 			until = now
 		}
 	}
 	return state, now
-}
-
-// learn keeps the usual length of short waits, as an EWMA (exponentially weighted moving average) with weight 1/8.
-func (e *Engine) learn(took time.Duration) {
-	usual := e.usualWait.Load()
-	e.usualWait.Store(usual + (min(int64(took), int64(8*spinMost))-usual)/8)
 }
 
 // park sleeps until the batch has ended or until has come. It sleeps in the kernel while answers are expected on
@@ -157,7 +129,7 @@ func (e *Engine) park(id dispatch.BatchID, now, until clock.Time) dispatch.State
 	b, err := e.lookup(id)
 	if err != nil || b.ended {
 		e.unlockAndDrain()
-		arm(e.pollers)
+		e.pollers.arm()
 		return e.page.state(id)
 	}
 	w := e.newWaiter()
@@ -166,7 +138,7 @@ func (e *Engine) park(id dispatch.BatchID, now, until clock.Time) dispatch.State
 	e.unlockAndDrain()
 
 	unexpected := e.parkInKernel(id, w, now, until)
-	arm(e.pollers)
+	e.pollers.arm()
 	if unexpected {
 		w.await(max(0, until.Sub(clock.Now())))
 	}
@@ -177,11 +149,11 @@ func (e *Engine) park(id dispatch.BatchID, now, until clock.Time) dispatch.State
 // parkInKernel returns true when nothing is expected on any descriptor although the batch is pending and there is time
 // left.
 func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, now, until clock.Time) (more bool) {
-	if len(e.parkers) == 0 || w.signal == nil {
+	if len(e.pollers.parking) == 0 || w.signal == nil {
 		return true
 	}
 	for {
-		e.passScheduler(now)
+		e.spinner.passScheduler(now)
 		w.parked.Store(true) // before the look: from now on the end of the batch writes the signal
 		left := until.Sub(now)
 		if left <= 0 || e.page.state(id).Terminal() {
@@ -197,34 +169,19 @@ func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, now, until clock.T
 	}
 }
 
-// passEvery is the time after which a thread that waits passes Go's scheduler. Go's monitor preempts a thread that has
-// not done so for twice as long (forcePreemptNS).
-const passEvery = 5 * time.Millisecond
-
-// passScheduler makes the calling goroutine pass Go's scheduler now and then, where the process has one processor. One
-// that makes nothing but system calls never does. The runtime's monitor then takes its P away in the next call, and
-// keeps looking every 20 µs. With a second processor nobody pays for these looks, and yielding costs a caller from
-// Python 70 µs.
-func (e *Engine) passScheduler(now clock.Time) {
-	if last := e.passed.Load(); e.cores < 2 && now.Sub(clock.Time(last)) >= passEvery &&
-		e.passed.CompareAndSwap(last, int64(now)) {
-		runtime.Gosched()
-	}
-}
-
 // sleep sleeps once on the descriptors of all parkers and on the waiter's signal, and polls the ready ones. It
 // returns false at once when nothing is expected anywhere. The parkers are to be armed again afterwards.
 func (e *Engine) sleep(w *waiter, limit time.Duration) (expected bool) {
 	w.watches, w.ends = w.watches[:0], w.ends[:0]
-	for i, p := range e.parkers {
+	for i, p := range e.pollers.parking {
 		begin := len(w.watches)
 		w.watches = p.Watch(w.watches, w.classes)
 		w.ends = append(w.ends, len(w.watches))
-		if r := e.exclusives[i]; r != nil {
+		if r := e.pollers.exclusives[i]; r != nil {
 			e.hang(w, r, w.watches[begin:])
 		}
 	}
-	arm(e.pollers)
+	e.pollers.arm()
 	if len(w.watches) == 0 {
 		w.parked.Store(false)
 		return false
@@ -232,24 +189,13 @@ func (e *Engine) sleep(w *waiter, limit time.Duration) (expected bool) {
 	w.sleep(limit)
 	w.parked.Store(false) // before it reads: a signal for an end that it finds itself would wake its next sleep
 	begin := 0
-	for i, p := range e.parkers {
+	for i, p := range e.pollers.parking {
 		if end := w.ends[i]; end > begin {
 			p.Woken(w.watches[begin:end])
 			begin = end
 		}
 	}
 	return true
-}
-
-func (e *Engine) armAll() {
-	arm(e.pollers)
-	arm(e.copiers)
-}
-
-func arm(list []transport.Poller) {
-	for _, p := range list {
-		p.Arm()
-	}
 }
 
 // releaseWaiter takes a waiter out of its batch's list, drains the token that came meanwhile, and gives it back.
@@ -331,9 +277,4 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 	}
 	e.unlockAndDrain()
 	e.releaseWaiter(0, w)
-}
-
-// closedError is the error of every call after Close began.
-func closedError() *errs.Error {
-	return errs.New(errs.EngineClosed, "engine", "the engine is closed")
 }

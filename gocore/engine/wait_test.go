@@ -133,14 +133,14 @@ func openSleeper(t *testing.T, networks map[string]*sim.Network, watched, woken 
 		require.Empty(t, e.Close(patience, true))
 		require.NoError(t, e.Forget())
 	})
-	e.cores = 1
-	require.Len(t, e.parkers, len(names)-1)
-	require.Len(t, e.pollers, len(names), "no copier is among them")
-	for i := range e.parkers {
-		e.parkers[i] = watcher{e.parkers[i], &watched[i], &woken[i]}
+	e.spinner.cores = 1
+	require.Len(t, e.pollers.parking, len(names)-1)
+	require.Len(t, e.pollers.answering, len(names), "no copier is among them")
+	for i := range e.pollers.parking {
+		e.pollers.parking[i] = watcher{e.pollers.parking[i], &watched[i], &woken[i]}
 	}
-	for i := range e.pollers {
-		e.pollers[i] = looker{e.pollers[i], looks}
+	for i := range e.pollers.answering {
+		e.pollers.answering[i] = looker{e.pollers.answering[i], looks}
 	}
 	return e
 }
@@ -256,7 +256,7 @@ func TestTheEndOfABatchWakesASleeperAtAnyMoment(t *testing.T) {
 	defer w.close()
 	var begun, ended atomic.Int64
 	watched := &lookout{w: w, ended: &ended}
-	e.parkers, e.exclusives = []transport.Parker{watched}, make([]transport.Exclusive, 1)
+	e.pollers.parking, e.pollers.exclusives = []transport.Parker{watched}, make([]transport.Exclusive, 1)
 	id := func(round int64) dispatch.BatchID { return dispatch.BatchID(round) << 32 }
 
 	var running sync.WaitGroup
@@ -325,8 +325,8 @@ func TestASleeperThatReadsItsOwnEndRaisesNoSignal(t *testing.T) {
 	answer.raise()
 	const id = dispatch.BatchID(1) << 32
 	e.page.publish(id, dispatch.Pending, 0, 1, 0)
-	e.parkers = []transport.Parker{&finder{w, answer, func() { e.page.publish(id, dispatch.Completed, 0, 0, 1) }}}
-	e.exclusives = make([]transport.Exclusive, 1)
+	e.pollers.parking = []transport.Parker{&finder{w, answer, func() { e.page.publish(id, dispatch.Completed, 0, 0, 1) }}}
+	e.pollers.exclusives = make([]transport.Exclusive, 1)
 	require.False(t, e.parkInKernel(id, w, clock.Now(), clock.Now().Add(time.Hour)))
 	set := []unix.PollFd{{Fd: int32(w.signal.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(set, 0)
@@ -339,21 +339,21 @@ func TestASleeperThatReadsItsOwnEndRaisesNoSignal(t *testing.T) {
 // one that passes once in 61 times, so not twice in a row.
 func TestAWaitOnOneProcessorPassesTheSchedulerNowAndThen(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	e := &Engine{cores: 1}
+	e := &Engine{spinner: spinner{cores: 1}}
 	var ran atomic.Bool
 	done := make(chan struct{})
 	go func() { ran.Store(true); close(done) }()
 	start := clock.Now()
-	e.passScheduler(start)
-	e.passScheduler(start.Add(passEvery))
+	e.spinner.passScheduler(start)
+	e.spinner.passScheduler(start.Add(passEvery))
 	require.True(t, ran.Load())
 	<-done
-	require.Equal(t, int64(start.Add(passEvery)), e.passed.Load())
-	e.passScheduler(start.Add(2*passEvery - 1))
-	require.Equal(t, int64(start.Add(passEvery)), e.passed.Load(), "not yet")
-	e.cores = 2
-	e.passScheduler(start.Add(time.Hour))
-	require.Equal(t, int64(start.Add(passEvery)), e.passed.Load(), "there is another processor")
+	require.Equal(t, int64(start.Add(passEvery)), e.spinner.passed.Load())
+	e.spinner.passScheduler(start.Add(2*passEvery - 1))
+	require.Equal(t, int64(start.Add(passEvery)), e.spinner.passed.Load(), "not yet")
+	e.spinner.cores = 2
+	e.spinner.passScheduler(start.Add(time.Hour))
+	require.Equal(t, int64(start.Add(passEvery)), e.spinner.passed.Load(), "there is another processor")
 }
 
 // TestAWaitSpinsForTheTimeOfTheSettingBesideAnyPrediction covers both rules: the prediction decides without the
@@ -376,20 +376,20 @@ func TestAWaitSpinsForTheTimeOfTheSettingBesideAnyPrediction(t *testing.T) {
 		{2, longer, 2 * spinMost, true, longer},
 		{1, longer, 0, true, 0},
 	} {
-		e := &Engine{cores: c.cores, busyPoll: c.busy}
-		e.usualWait.Store(int64(c.usual))
-		require.Equal(t, c.want, e.spinLimit(c.short), "%+v", c)
+		e := &Engine{spinner: spinner{cores: c.cores, busyPoll: c.busy}}
+		e.spinner.usual.Store(int64(c.usual))
+		require.Equal(t, c.want, e.spinner.limit(c.short), "%+v", c)
 	}
 }
 
 // TestAWaitDoesNotSpinBesideThreadsThatCompute leaves them the processor at once, but for busy polling.
 func TestAWaitDoesNotSpinBesideThreadsThatCompute(t *testing.T) {
 	for _, busy := range []time.Duration{0, time.Millisecond} {
-		e := &Engine{cores: 2, busyPoll: busy}
-		e.company.Note(time.Second)
-		require.Equal(t, busy, e.spinLimit(true))
-		for e.company.Sleeps() {
+		e := &Engine{spinner: spinner{cores: 2, busyPoll: busy}}
+		e.spinner.company.Note(time.Second)
+		require.Equal(t, busy, e.spinner.limit(true))
+		for e.spinner.company.Sleeps() {
 		}
-		require.Equal(t, max(busy, spinMost), e.spinLimit(true), "it tries again")
+		require.Equal(t, max(busy, spinMost), e.spinner.limit(true), "it tries again")
 	}
 }

@@ -1,0 +1,72 @@
+package engine
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/spin"
+)
+
+const (
+	spinMost = 100 * time.Microsecond
+	spinLast = 50 * time.Microsecond
+	spinTry  = 32
+)
+
+// spinner decides for how long a wait polls before it sleeps: waking a sleeping thread costs 10 to 80 µs, a small
+// transfer less than that. A wait spins only while that pays: when the core predicts the end soon, on more than one
+// core, and only about as long as such waits have lasted lately. Where they last longer, because the cores are busy or
+// the network is far, it parks at once, and one wait in spinTry tries again. So it does where other threads want its
+// processor, see spin. With the setting busy_poll_us each wait spins for that long before it parks, those without a
+// near end too. Any goroutine may use it.
+type spinner struct {
+	cores    int
+	busyPoll time.Duration // least time that a wait spins
+	usual    atomic.Int64  // ns that short waits have lasted lately
+	waits    atomic.Uint32
+	company  spin.Company  // the threads that want this processor
+	vain     atomic.Uint32 // looks of Progress that found nothing
+	passed   atomic.Int64  // clock.Time at which a waiter last passed Go's scheduler
+}
+
+// limit returns the time that a wait may spin; short is one for a batch that should end soon.
+func (s *spinner) limit(short bool) time.Duration {
+	if s.cores < 2 {
+		return 0
+	}
+	usual := time.Duration(s.usual.Load())
+	if !short || usual > spinMost && s.waits.Add(1)%spinTry != 0 || s.company.Sleeps() {
+		return s.busyPoll
+	}
+	return max(spinMost, s.busyPoll)
+}
+
+// learn keeps the usual length of short waits, as an EWMA (exponentially weighted moving average) with weight 1/8.
+func (s *spinner) learn(took time.Duration) {
+	usual := s.usual.Load()
+	s.usual.Store(usual + (min(int64(took), int64(8*spinMost))-usual)/8)
+}
+
+// lookedInVain offers the processor to other threads now and then, for callers that poll without a wait.
+func (s *spinner) lookedInVain() {
+	if s.vain.Add(1)%spin.OfferEvery == 0 && !s.company.Sleeps() {
+		s.company.Offer()
+	}
+}
+
+// passEvery is the time after which a thread that waits passes Go's scheduler. Go's monitor preempts a thread that has
+// not done so for twice as long (forcePreemptNS).
+const passEvery = 5 * time.Millisecond
+
+// passScheduler makes the calling goroutine pass Go's scheduler now and then, where the process has one processor. One
+// that makes nothing but system calls never does. The runtime's monitor then takes its P away in the next call, and
+// keeps looking every 20 µs. With a second processor nobody pays for these looks, and yielding costs a caller from
+// Python 70 µs.
+func (s *spinner) passScheduler(now clock.Time) {
+	if last := s.passed.Load(); s.cores < 2 && now.Sub(clock.Time(last)) >= passEvery &&
+		s.passed.CompareAndSwap(last, int64(now)) {
+		runtime.Gosched()
+	}
+}
