@@ -54,7 +54,7 @@ func (e *Engine) NewBatch(capacity int) (dispatch.BatchID, error) {
 // newBatch makes a batch for up to capacity tasks. The page does not show it yet: publish or mirror must follow before
 // its id is told. The caller holds e.mu.
 func (e *Engine) newBatch(capacity int) (*batch, *errs.Error) {
-	if e.closed.Load() { // under the mutex: Close holds it later, and finds what was taken
+	if e.closed.Load() { // under the mutex: Close takes it later, and finds all batches
 		return nil, closedError()
 	}
 	id, err := e.core.NewBatch(capacity)
@@ -170,7 +170,7 @@ func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 		e.active++
 	}
 	b.classes |= c.classes
-	if at := &e.hints[b.id.Slot()].classes; at.Load() != uint32(b.classes) { // a locked exchange otherwise, for each call
+	if at := &e.hints[b.id.Slot()].classes; at.Load() != uint32(b.classes) { // seldom: it is a locked exchange
 		at.Store(uint32(b.classes))
 	}
 	b.uses = append(b.uses, c.uses...)

@@ -119,6 +119,32 @@ func (f endingFactory) Open(ctx context.Context, settings any, host transport.Ho
 	return f.made, err
 }
 
+// A caller gives an Open up. The transports that are open by then have their time to close.
+func TestAnOpenThatIsGivenUpLeavesItsTransportsTheirTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var closed []error
+	first := &ending{newHand("first"), func(ctx context.Context) error {
+		closed = append(closed, ctx.Err())
+		return nil
+	}}
+	second := failingFactory{handFactory{newHand("second")}, cancel}
+	_, err := Open(ctx, Options{Transports: Plugs(endingFactory{first}, second)})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []error{nil}, closed)
+}
+
+// failingFactory has a transport that does not open, because the caller has given up.
+type failingFactory struct {
+	handFactory
+	giveUp func()
+}
+
+func (f failingFactory) Open(ctx context.Context, _ any, _ transport.Host, _ transport.Sink) (transport.Transport,
+	error) {
+	f.giveUp()
+	return nil, ctx.Err()
+}
+
 // A transport that uses all of the time to close names itself, and no other one fails for want of time.
 func TestATransportThatIsSlowToCloseLeavesTheOthersTheirTime(t *testing.T) {
 	slow := &ending{newHand("slow"), func(ctx context.Context) error {
@@ -259,7 +285,7 @@ func TestCallsMayBeInsideBesideForget(t *testing.T) {
 	w.requireEnd(id, dispatch.Canceled, errs.Canceled)
 }
 
-// Threads that wait for notifications or events return when the engine ends. A program may ask for the descriptors then.
+// Threads that wait for notifications or events return when the engine ends. Others may ask for descriptors meanwhile.
 func TestCallsThatWaitForNewsEndWithTheEngine(t *testing.T) {
 	w := newWorkshop(t, "hand")
 	follower, err := w.Follow()

@@ -25,8 +25,6 @@ import (
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/meta"
 	"github.com/tent-engine/tent/gocore/plan"
-	"github.com/tent-engine/tent/gocore/qos"
-	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -54,7 +52,7 @@ type Engine struct {
 	policies plan.Policies
 	store    meta.Store // of names
 
-	// Who we are for peers.
+	// Our identity for peers.
 	name        string
 	host        meta.Host
 	address     string   // of the control plane
@@ -120,7 +118,7 @@ type Engine struct {
 	renewals  *renewals
 	shared    sharing
 
-	// For the people who run it.
+	// For operators.
 	history  history
 	logs     logs
 	refusals *refusals
@@ -147,57 +145,31 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// start starts everything but the name.
+// start starts everything but the name. Each part may use those before it.
 func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	if o.Config == nil {
 		if o.Config, err = config.Load(config.Options{Transports: tableOf(o.Transports)}); err != nil {
 			return nil, err
 		}
 	}
-	c := &o.Config.Engine
-	e := &Engine{config: o.Config, protection: protectionOf(c), name: c.Name,
-		machine: meta.MachineID(), network: meta.NetworkID(),
-		spinner: spinner{cores: runtime.NumCPU(), busyPoll: c.BusyPoll},
-		armed:   clock.Never, syncing: syncing{limit: clock.Never}, expected: noteLimits{next: clock.Never},
-		progressWake: make(chan struct{}, 1), ended: make(chan struct{}),
-		batches: make([]*batch, c.MaxBatches), hints: make([]hint, c.MaxBatches), store: meta.PeerToPeer{},
-		idle: make(chan struct{}, 1)}
-	if !c.LegacySelection {
-		e.policies = plan.NewPolicies(c.Policies)
-	}
-	if e.credentials, err = security.Open(securityOf(c)); err != nil {
-		return nil, err
-	}
-	e.logs.engine, e.logs.level = e, logLevel(c.LogLevel)
-	e.log = slog.New(&handler{logs: &e.logs})
-	if err = e.openAudit(c.Audit); err != nil {
-		return nil, err
-	}
-	e.routines.init()
-	e.refusals = newRefusals(e, o.Transports)
-	e.leases = newLeaseKeeper(e)
-	e.numa = readNUMA()
-	e.allocations.init()
-	e.grids.byID = make(map[GridID]*grid)
-	e.segments.peers = make(map[peerKey]*peer)
-	undo := &steps{}
-	undo.add(e.closeAudit)
+	e, undo := newEngine(o), &steps{}
 	defer func() {
 		if err != nil {
 			undo.run()
 		}
 	}()
-	if err = e.openPage(undo); err != nil {
+	c := &o.Config.Engine
+	if e.credentials, err = security.Open(securityOf(c)); err != nil {
 		return nil, err
 	}
-	if e.notes, err = newNotes(c.NotificationQueue, int(c.NotificationBytes),
-		func(id transport.ID) bool { return e.server.Connected(id) }); err != nil {
+	if err = e.openAudit(c.Audit); err != nil {
 		return nil, err
 	}
-	undo.add(e.notes.close)
-	e.notifier = newNotifier(e)
+	undo.add(e.closeAudit)
+	if err = e.openSignals(undo); err != nil {
+		return nil, err
+	}
 	undo.add(e.notifier.close)
-	e.reporter, e.changes, e.renewals = newReporter(e.sendReports), newChanges(e.tellChange), newRenewals()
 	undo.add(e.endTalk)
 	if err = e.listen(o, undo); err != nil {
 		return nil, err
@@ -209,7 +181,7 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	if err = e.openSharing(ctx, undo); err != nil {
 		return nil, err
 	}
-	e.sayInactive()
+	e.logInactive()
 	if c.Insecure {
 		e.announce(&event.Event{Kind: event.Insecure})
 	}
@@ -221,13 +193,43 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	return e, nil
 }
 
-// openPage makes the page and the descriptor that Python reads.
-func (e *Engine) openPage(undo *steps) (err error) {
-	e.page = newPage(e.config.Engine.MaxBatches)
+// newEngine makes an engine of which nothing has started.
+func newEngine(o Options) *Engine {
+	c := &o.Config.Engine
+	e := &Engine{config: o.Config, protection: protectionOf(c), name: c.Name,
+		machine: meta.MachineID(), network: meta.NetworkID(), numa: readNUMA(),
+		spinner: spinner{cores: runtime.NumCPU(), busyPoll: c.BusyPoll},
+		armed:   clock.Never, syncing: syncing{limit: clock.Never}, expected: noteLimits{next: clock.Never},
+		progressWake: make(chan struct{}, 1), idle: make(chan struct{}, 1), ended: make(chan struct{}),
+		page: newPage(c.MaxBatches), batches: make([]*batch, c.MaxBatches), hints: make([]hint, c.MaxBatches),
+		store: meta.PeerToPeer{}}
+	if !c.LegacySelection {
+		e.policies = plan.NewPolicies(c.Policies)
+	}
+	e.logs.engine, e.logs.level = e, logLevel(c.LogLevel)
+	e.log = slog.New(&handler{logs: &e.logs})
+	e.allocations.init()
+	e.grids.byID = make(map[GridID]*grid)
+	e.segments.peers = make(map[peerKey]*peer)
+	e.routines.init()
+	e.refusals, e.leases, e.notifier = newRefusals(e, o.Transports), newLeaseKeeper(e), newNotifier(e)
+	e.reporter, e.changes, e.renewals = newReporter(e.sendReports), newChanges(e.tellChange), newRenewals()
+	return e
+}
+
+// openSignals makes the descriptors that event loops of the program watch.
+func (e *Engine) openSignals(undo *steps) (err error) {
 	if e.signal, err = newSignal(); err != nil {
 		return err
 	}
 	undo.add(func() { _ = e.signal.close() })
+	c := &e.config.Engine
+	e.notes, err = newNotes(c.NotificationQueue, int(c.NotificationBytes),
+		func(id transport.ID) bool { return e.server.Connected(id) })
+	if err != nil {
+		return err
+	}
+	undo.add(e.notes.close)
 	return nil
 }
 
@@ -270,43 +272,8 @@ func (e *Engine) closeServer() {
 	}
 }
 
-func (e *Engine) coreOptions(o Options) dispatch.Options {
-	c := &o.Config.Engine
-	names := make([]string, len(o.Transports))
-	for i, plug := range o.Transports {
-		names[i] = plug.Factory.Name()
-	}
-	options := dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: c.MaxFailoverAttempts,
-		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork,
-		FenceFile: c.FenceTimeoutFile, Retries: c.ResendRounds, RetryAfter: c.ResendInterval,
-		AttemptLimit: c.AttemptTimeout, SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter,
-		LinkWait: c.LinkWait, Outage: c.PeerOutageTimeout, Merge: c.MergeRequests, Transports: names,
-		Devices: o.Config.Devices(), Neighbours: e.neighbours, Rails: make([]dispatch.RailOptions, len(names))}
-	for i, name := range names {
-		if r := o.Config.RailOf(name); r != nil {
-			options.Rails[i] = railOptions(r)
-		}
-	}
-	return options
-}
-
-// railOptions hands the keys of rails to the core.
-func railOptions(r *config.Rail) dispatch.RailOptions {
-	options := dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, ByDeadline: r.ByDeadline,
-		SuspectAfter: r.SuspectAfter, PerEntry: r.PromotionPerEntry,
-		Slots: qos.Slots{Interval: r.SlotInterval, Borrow: r.SlotBorrow},
-		Settings: rail.Settings{Threshold: r.ErrorThreshold, Window: r.ErrorWindow, Cooldown: r.Cooldown,
-			CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity, Recovery: r.HealthRecovery,
-			ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}
-	copy(options.Penalties[:], r.NUMAPenalties)
-	if r.Filtering {
-		options.Filter.Interval = r.FilterInterval
-	}
-	return options
-}
-
-// sayInactive logs once which settings have no effect, since somebody set them for a reason.
-func (e *Engine) sayInactive() {
+// logInactive logs once which settings have no effect, since somebody set them for a reason.
+func (e *Engine) logInactive() {
 	for _, s := range e.config.Inactive() {
 		e.log.Warn("a setting has no effect", "key", s.Key, "why", s.Why)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// ownKeys are our regions by their keys on a transport that speaks of them so: it replaces descriptors of regions
-// (Info.Replaces), or takes orders for them (Info.Delegates). Any goroutine may use it; for other transports it is nil.
+// ownKeys are our regions by their keys, for a transport that names them so. It replaces descriptors of regions
+// (Info.Replaces), or takes orders for them (Info.Delegates). Other transports have none. Any goroutine may use it.
 type ownKeys struct {
 	port *port
 

@@ -79,7 +79,11 @@ func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 			e.log.Warn("a transport is not used", "transport", p.name, "why", p.reason)
 			continue
 		}
-		undo.add(func() { _ = opened.Close(ctx) })
+		undo.add(func() {
+			if err := abandon(ctx, opened); err != nil {
+				e.log.Warn("an engine that did not open", "transport", p.name, "err", err)
+			}
+		})
 		p.adopt(opened)
 	}
 	e.pollers.gather(e.ports)
@@ -96,9 +100,16 @@ func (e *Engine) openPlug(ctx context.Context, plug Plug, p *port) (opened trans
 		return nil, nil, err
 	}
 	if reason := e.exposes(new(opened.Info())); reason != nil {
-		return nil, reason, opened.Close(ctx)
+		return nil, reason, abandon(ctx, opened)
 	}
 	return opened, nil, nil
+}
+
+// abandon closes a transport of an engine that cannot open, or must not use it. The context of Open may have ended.
+func abandon(ctx context.Context, opened transport.Transport) error {
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+	defer done()
+	return opened.Close(ctx)
 }
 
 // leaveOut notes why a transport is not used, which is an error where somebody counts on it.

@@ -15,7 +15,7 @@ const (
 	spinTry  = 32
 )
 
-// spinner decides for how long a wait polls before it sleeps: waking a sleeping thread costs 10 to 80 µs, a small
+// spinner decides for how long a wait polls before it sleeps. Waking a sleeping thread costs 10 to 80 µs, a small
 // transfer less than that. A wait spins only while that pays: when the core predicts the end soon, on more than one
 // core, and only about as long as such waits have lasted lately. Where they last longer, because the cores are busy or
 // the network is far, it parks at once, and one wait in spinTry tries again. So it does where other threads want its

@@ -21,7 +21,7 @@ import (
 // ones. A transport without descriptors completes by its own goroutines, and the end of the batch wakes the waiter by
 // its signal.
 
-// hint is what the waiters of a batch know without the engine's mutex.
+// hint is read by the waiters of a batch, without the engine's mutex.
 type hint struct {
 	end     atomic.Int64  // clock.Time at which the batch should end
 	classes atomic.Uint32 // transport.Classes of its tasks

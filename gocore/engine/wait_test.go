@@ -325,7 +325,8 @@ func TestASleeperThatReadsItsOwnEndRaisesNoSignal(t *testing.T) {
 	answer.raise()
 	const id = dispatch.BatchID(1) << 32
 	e.page.publish(id, dispatch.Pending, 0, 1, 0)
-	e.pollers.parking = []transport.Parker{&finder{w, answer, func() { e.page.publish(id, dispatch.Completed, 0, 0, 1) }}}
+	find := func() { e.page.publish(id, dispatch.Completed, 0, 0, 1) }
+	e.pollers.parking = []transport.Parker{&finder{w, answer, find}}
 	e.pollers.exclusives = make([]transport.Exclusive, 1)
 	require.False(t, e.parkInKernel(id, w, clock.Now(), clock.Now().Add(time.Hour)))
 	set := []unix.PollFd{{Fd: int32(w.signal.fd), Events: unix.POLLIN}}
