@@ -78,8 +78,7 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	r.engine = e
 	id, err := e.prepare(r, &m)
 	if err != nil {
-		r.life.advance(eventFreed)
-		e.unmap(r)
+		e.advance(r, eventFreed)
 		return 0, mem.Region{}, err
 	}
 	e.allocations.mu.Lock()
@@ -244,9 +243,7 @@ func (e *Engine) FreeMemory(id mem.RegionID) error {
 	e.allocations.mu.Lock()
 	delete(e.allocations.byID, id)
 	e.allocations.mu.Unlock()
-	if to, moved := r.life.advance(eventFreed); moved && to == regionUnmapped {
-		e.unmap(r)
-	}
+	e.advance(r, eventFreed)
 	return nil
 }
 
@@ -257,7 +254,14 @@ func (e *Engine) Allocations() int {
 	return len(e.allocations.byID)
 }
 
-// unmap gives the bytes back. The caller has moved the region to regionUnmapped.
+// advance moves a region on in its life, and unmaps it where that was the last step.
+func (e *Engine) advance(r *region, event regionEvent) {
+	if to, moved := r.life.advance(event); moved && to == regionUnmapped {
+		e.unmap(r)
+	}
+}
+
+// unmap gives the bytes back.
 func (e *Engine) unmap(r *region) {
 	if r.owner != nil {
 		if err := r.owner.Free(r.Region); err != nil {

@@ -68,7 +68,9 @@ func (e *Engine) end(timeout time.Duration, cancel bool) (held []string) {
 	e.endTalk()
 
 	held = append(held, e.endMemory(grace)...)
-	e.freeStaging(len(held) == 0)
+	if len(held) == 0 {
+		e.freeStaging()
+	}
 	e.served.close()
 	e.closeServer()
 	e.client.Close()

@@ -100,6 +100,33 @@ func TestTheEndOfTheRegionsHasALimitAlthoughADriverHangs(t *testing.T) {
 	}
 }
 
+// A driver hangs while it registers a pool. The end of the memory names it when its time is up, and the pool is taken
+// back when the driver goes on.
+func TestTheEndOfTheMemoryHasALimitAlthoughADriverHangsWithAPool(t *testing.T) {
+	p := &pinning{newHand("slow"), make(chan struct{}), nil}
+	goOn := sync.OnceFunc(func() { close(p.registers) })
+	defer time.AfterFunc(patience, goOn).Stop()
+	w := newWorkshopOver(t, []*hand{p.hand}, pinningFactory{p})
+	w.config.Engine.RegisterTimeout = time.Hour
+	made := make(chan *errs.Error)
+	go func() { _, err := w.poolAt(poolKey{}); made <- err }()
+	registers := func() bool {
+		w.regions.retire.mu.Lock()
+		defer w.regions.retire.mu.Unlock()
+		return len(w.regions.retire.of) > 0
+	}
+	for !registers() {
+		runtime.Gosched()
+	}
+	require.Equal(t, []string{"region at its address: a driver has not let it go"}, w.endMemory(20*time.Millisecond))
+	require.Empty(t, made)
+	goOn()
+	err := <-made
+	require.NotNil(t, err)
+	require.Equal(t, errs.EngineClosed, err.Code)
+	p.locked(func() { require.Empty(t, p.keys) })
+}
+
 // ending is a transport with a Close of the test.
 type ending struct {
 	*hand

@@ -209,6 +209,7 @@ func newEngine(o Options) *Engine {
 	e.logs.engine, e.logs.level = e, logLevel(c.LogLevel)
 	e.log = slog.New(&handler{logs: &e.logs})
 	e.allocations.init()
+	e.staging.init()
 	e.grids.byID = make(map[GridID]*grid)
 	e.segments.peers = make(map[peerKey]*peer)
 	e.routines.init()

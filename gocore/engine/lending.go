@@ -42,37 +42,48 @@ func (p *port) Confine(ctx context.Context, key transport.LocalKey, peer transpo
 // lentPool returns the pool that is lent to a peer, with as many slots as it carries out orders at once.
 func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
 	s := &e.staging
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if pool := s.lent[p]; pool != nil {
-		return pool, nil
-	}
-	if s.closed {
-		return nil, closedError()
+	s.making.Lock()
+	defer s.making.Unlock()
+	pool, used, err := s.lentTo(p)
+	if pool != nil || err != nil {
+		return pool, err
 	}
 	sizes := e.stageSizes()
 	sizes.Slots = slots
-	var used *stagePool
-	if n := len(s.returned); n > 0 {
-		used, s.returned = s.returned[n-1], s.returned[:n-1]
-	}
 	lend := func(r *region) {
 		r.lent, r.Permission = true, mem.GlobalReadWrite
 		theirs := transport.ProvedNames("", p.identity.ID) // identities change with certificates, and no blob has them
 		r.Peers = &mem.Peers{Admit: func(names string) bool { return strings.HasSuffix(names, theirs) }}
 	}
-	pool, err := e.newPool(poolKey{}, sizes, lend, used)
-	if err != nil {
-		if used != nil {
-			s.returned = append(s.returned, used)
-		}
+	if pool, err = e.newPool(poolKey{}, sizes, lend, used); err != nil {
 		return nil, err
 	}
-	if s.lent == nil {
-		s.lent = make(map[*peer]*stagePool)
+	pool, err = e.keepPool(pool, used, func() {
+		s.lent[p] = pool
+		s.returned = slices.DeleteFunc(s.returned, func(o *stagePool) bool { return o == used })
+	})
+	if err == nil && p.isLeft() != nil { // meanwhile: takeBack may have found nothing
+		e.takeBack(p)
+		return nil, closedSegment()
 	}
-	s.lent[p] = pool
-	return pool, nil
+	return pool, err
+}
+
+// lentTo returns the pool that is lent to a peer, else a used one for it, if there is any. The error is that of pools
+// that are closed.
+func (s *stagePools) lentTo(p *peer) (lent, used *stagePool, err *errs.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if lent = s.lent[p]; lent != nil {
+		return lent, nil, nil
+	}
+	if s.closed {
+		return nil, nil, closedError()
+	}
+	if n := len(s.returned); n > 0 {
+		used = s.returned[n-1]
+	}
+	return nil, used, nil
 }
 
 // takeBack ends the rights of a peer to the pool that is lent to it. Another one is lent the memory next. Others make
@@ -274,9 +285,6 @@ func (e *Engine) asker(from transport.Peer) (*asker, error) {
 			}
 		}
 		a = &asker{peer: e.peer(to)}
-		if s.askers == nil {
-			s.askers = make(map[transport.ID]*asker)
-		}
 		s.askers[from.ID] = a
 	}
 	a.orders++

@@ -74,7 +74,7 @@ func TestOthersAreLentMemoryWhileItIsTakenFromAPeer(t *testing.T) {
 	h := w.hands[0]
 	revoking, answer := make(chan struct{}, 1), make(chan struct{})
 	h.inside = func() { revoking <- struct{}{}; <-answer }
-	mute, other := &peer{engine: w.Engine}, &peer{engine: w.Engine}
+	mute, other := w.opened(), w.opened()
 	first, err := w.lentPool(mute, 2)
 	require.Nil(t, err)
 	left := make(chan struct{})
@@ -128,10 +128,33 @@ func TestOrdersOfOthersGoOnWhileAPeerThatHasGoneIsLeft(t *testing.T) {
 	release()
 }
 
+// opened returns a peer that somebody has open.
+func (w *workshop) opened() *peer {
+	p := newPeer(w.Engine, transport.Peer{})
+	p.handles = 1
+	return p
+}
+
+// Nobody has the peer open any more when memory was registered for it. It is not left with the memory.
+func TestAPeerThatIsLeftMeanwhileIsLentNothing(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	p := w.opened()
+	w.hands[0].enter = func(mem.Region) error {
+		require.True(t, w.unhandle(p))
+		w.left(p)
+		return nil
+	}
+	_, err := w.lentPool(p, 2)
+	require.NotNil(t, err)
+	require.Equal(t, errs.InvalidEntry, err.Code)
+	require.Empty(t, w.staging.lent)
+	require.Len(t, w.staging.returned, 1)
+}
+
 // Memory that is lent to a peer comes back when nobody has the peer open any more.
 func TestLentMemoryComesBackWhenItsPeerIsLeft(t *testing.T) {
 	w := newWorkshop(t, "hand")
-	p := newPeer(w.Engine, transport.Peer{})
+	p := w.opened()
 	pool, err := w.lentPool(p, 3)
 	require.Nil(t, err)
 	require.Equal(t, 3*w.stageSizes().SlotBytes, pool.region.Size, "a slot for each order at once")
@@ -145,18 +168,17 @@ func TestLentMemoryComesBackWhenItsPeerIsLeft(t *testing.T) {
 func TestLentMemoryIsUnmappedBehindItsLastPeer(t *testing.T) {
 	w := newWorkshop(t, "hand")
 	h := w.hands[0]
-	next := func() *peer { return newPeer(w.Engine, transport.Peer{}) }
-	p := next()
+	p := w.opened()
 	first, err := w.lentPool(p, 2)
 	require.Nil(t, err)
 	require.NotZero(t, first.region.mapped)
 	w.left(p)
 
 	h.enter = func(mem.Region) error { return errs.New(errs.TooManyRequests, "register", "not now") }
-	_, err = w.lentPool(next(), 2)
+	_, err = w.lentPool(w.opened(), 2)
 	require.NotNil(t, err)
 	h.enter = nil
-	second, err := w.lentPool(next(), 2)
+	second, err := w.lentPool(w.opened(), 2)
 	require.Nil(t, err)
 	require.Equal(t, first.region.Addr, second.region.Addr)
 	mem.Bytes(second.region.Addr, int(second.region.Size))[0] = 1

@@ -129,7 +129,7 @@ func (p *peer) joinAnew(ctx context.Context) error {
 }
 
 // isLeft returns an error if nobody has the peer open any more: links that are attached now would be nobody's to
-// detach. The caller holds p.mu, which detach waits for, so a peer that is left from now on loses its links.
+// detach. The caller that attaches some holds p.mu, which detach waits for: a peer that is left then loses its links.
 func (p *peer) isLeft() error {
 	e := p.engine
 	if err := e.usable(); err != nil {

@@ -202,9 +202,7 @@ func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) e
 func (e *Engine) retire(r *region) {
 	e.regions.retire.start(r, func() {
 		e.deregister(r)
-		if to, moved := r.life.advance(eventRetired); moved && to == regionUnmapped {
-			e.unmap(r)
-		}
+		e.advance(r, eventRetired)
 		if r.lease != nil {
 			r.lease.of.unuse()
 		}

@@ -26,7 +26,9 @@ import (
 
 // stagePools are the pools of an engine.
 type stagePools struct {
-	mu       sync.Mutex // a pool is registered under it, once
+	making sync.Mutex // a pool is registered under it, once, and however long that takes
+
+	mu       sync.Mutex // behind making
 	pools    map[poolKey]*stagePool
 	lent     map[*peer]*stagePool
 	returned []*stagePool    // by peers that have left; registered nowhere
@@ -36,6 +38,11 @@ type stagePools struct {
 
 	asking sync.Mutex
 	askers map[transport.ID]*asker // by the ID that their connections prove
+}
+
+func (s *stagePools) init() {
+	s.pools, s.lent = make(map[poolKey]*stagePool), make(map[*peer]*stagePool)
+	s.askers = make(map[transport.ID]*asker)
 }
 
 // poolKey names a pool of our own.
@@ -59,23 +66,50 @@ func (e *Engine) stageSizes() staging.Sizes {
 // poolAt returns a pool of our own.
 func (e *Engine) poolAt(key poolKey) (*stagePool, *errs.Error) {
 	s := &e.staging
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if pool := s.pools[key]; pool != nil {
-		return pool, nil
-	}
-	if s.closed {
-		return nil, closedError()
+	s.making.Lock()
+	defer s.making.Unlock()
+	if pool, err := s.own(key); pool != nil || err != nil {
+		return pool, err
 	}
 	pool, err := e.newPool(key, e.stageSizes(), func(*region) {}, nil)
 	if err != nil {
 		return nil, err
 	}
-	if s.pools == nil {
-		s.pools = make(map[poolKey]*stagePool)
+	return e.keepPool(pool, nil, func() { s.pools[key] = pool })
+}
+
+// own returns a pool of our own, nil if there is none yet. The error is that of pools that are closed.
+func (s *stagePools) own(key poolKey) (*stagePool, *errs.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if pool := s.pools[key]; pool != nil || !s.closed {
+		return pool, nil
 	}
-	s.pools[key] = pool
-	return pool, nil
+	return nil, closedError()
+}
+
+// keepPool puts a new pool into its place, which may have the memory of a used one. If the pools have been closed
+// meanwhile, it is taken from the transports again.
+func (e *Engine) keepPool(pool, used *stagePool, put func()) (*stagePool, *errs.Error) {
+	s := &e.staging
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		put()
+	}
+	s.mu.Unlock()
+	if !closed {
+		return pool, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), undoLimit)
+	defer cancel()
+	if err := e.endPool(ctx, pool); err != nil {
+		e.log.Warn("staging", "err", err)
+	}
+	if used == nil {
+		e.advance(pool.region, eventFreed)
+	}
+	return nil, closedError()
 }
 
 // newPool registers memory and makes the core know its slots. It is that of a used pool, which keeps it after an error,
@@ -97,8 +131,8 @@ func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
 	r.ID = e.regions.reserve()
 	r.uses.Store(1)
 	if err := e.install(r); err != nil {
-		if r.life.advance(eventFreed); used == nil {
-			e.unmap(r)
+		if used == nil {
+			e.advance(r, eventFreed)
 		}
 		return nil, err
 	}
@@ -257,11 +291,11 @@ func (e *Engine) closeStaging(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var first error
+	var failed error
 	for pool := range s.all() {
-		first = errors.Join(first, e.endPool(ctx, pool))
+		failed = errors.Join(failed, e.endPool(ctx, pool))
 	}
-	return first
+	return failed
 }
 
 // awaitLeaving waits until no pool is being taken from a peer. No further one is, since the pools are closed.
@@ -279,18 +313,13 @@ func (s *stagePools) awaitLeaving(ctx context.Context) error {
 	return nil
 }
 
-// freeStaging unmaps the pools. Every transport is closed, so nobody touches them, unless one could not take all back.
-func (e *Engine) freeStaging(quiet bool) {
-	if !quiet {
-		return
-	}
+// freeStaging unmaps the pools. Every transport is closed, and has taken all back.
+func (e *Engine) freeStaging() {
 	s := &e.staging
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for pool := range s.all() {
-		if to, moved := pool.region.life.advance(eventFreed); moved && to == regionUnmapped {
-			e.unmap(pool.region)
-		}
+		e.advance(pool.region, eventFreed)
 	}
 }
 
