@@ -382,12 +382,13 @@ func (p *peer) planFor(local *region, remote *remoteRegion, t *Terms, policy int
 	return made, nil
 }
 
+// candidates returns what each transport has for a plan between two regions.
 func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choice) []plan.Candidate {
 	e := p.engine
 	sameHost := p.identity.MachineID == e.machine
-	links := *p.links.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	links := *p.links.Load() // those that are there stay until p.mu is free
 	list := make([]plan.Candidate, 0, len(e.ports))
 	for i, port := range e.ports {
 		if port.info.Delegates != local.lent {

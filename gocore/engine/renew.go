@@ -198,7 +198,7 @@ func (p *peer) renew(r *remoteRegion, fresh map[string]transport.Descriptor, new
 			continue
 		}
 		old, key := r.keys[i], transport.RemoteKey(0)
-		if old != 0 && len(now) > 0 {
+		if old != 0 && len(now) > 0 && links[i].id != 0 {
 			var err error
 			key, err = port.transport.Import(links[i].link, now)
 			if mayPass(err) {

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -113,6 +115,34 @@ func TestAPlanIsForItsRegionsAndItsTerms(t *testing.T) {
 	_, err := p.planFor(r.own, remote, &Terms{Op: transport.Write, Hint: 200}, plan.NoPolicy)
 	require.NotNil(t, err)
 	require.Equal(t, errs.InvalidArgument, err.Code, "a hint of no transport")
+}
+
+// A plan is made while the peer is left. Its keys are imported on links that are there: a transport that has detached
+// the link would count a stale call, or map memory that nobody unmaps.
+func TestAPlanBesideTheEndOfItsPeerImportsNothing(t *testing.T) {
+	r := newReach(t)
+	far := r.there.region("far")
+	id, p := r.open(r.there)
+	remote := p.regions.Load().byID[far.ID]
+	p.mu.Lock() // as for another plan
+	planned := make(chan *errs.Error)
+	go func() {
+		_, err := p.planFor(r.own, remote, &Terms{Op: transport.Write}, plan.NoPolicy)
+		planned <- err
+	}()
+	for stacks := make([]byte, 1<<20); ; runtime.Gosched() {
+		if all := string(stacks[:runtime.Stack(stacks, true)]); strings.Contains(all, "(*peer).candidates(") {
+			break // the plan waits for its turn, or is about to
+		}
+	}
+	links := *p.links.Load()
+	none := make([]attachment, len(links))
+	p.links.Store(&none) // as detach does
+	p.mu.Unlock()
+	require.NotNil(t, <-planned)
+	r.c.locked(func() { require.Zero(t, r.c.imported) })
+	p.links.Store(&links)
+	require.NoError(t, r.CloseSegment(id))
 }
 
 // A link that was left is out of the core's tables, and its place is free.
