@@ -25,7 +25,7 @@ func TestAnEndThatIsHeldInOnePartReachesAllOthers(t *testing.T) {
 	id, err := w.Share(whole.ID, Share{Ranges: ranges})
 	require.NoError(t, err)
 	first := w.regions.get(id)
-	parts := append(first.parts.open(false), first)
+	parts := append(first.parts.open(), first)
 	h.held = parts[0].key(0)
 	require.ErrorContains(t, w.closeRegion(t.Context(), id, "expired"), "a peer is inside")
 	require.Equal(t, 1, h.revoked[first.key(0)])

@@ -138,8 +138,7 @@ func (o syncOrder) carryOut(e *Engine, from int, asked bool) {
 }
 
 func (e *Engine) answer(o syncOrder, cause *errs.Error) {
-	e.inbox.notice(notice{kind: noticeSynced, batch: o.batch, ticket: o.ticket, cause: cause})
-	e.runSteps()
+	e.notice(notice{kind: noticeSynced, batch: o.batch, ticket: o.ticket, cause: cause})
 }
 
 // openIn returns the link and the key by which a transport has the file open.

@@ -16,9 +16,9 @@ import (
 // means all peers. Such a transfer fails, also where it has not been sent yet; those that begin afterwards pass. The
 // leases of the region are fenced with it.
 func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress string) error {
-	r := e.regions.get(id)
-	if r == nil {
-		return errs.New(errs.AddressNotRegistered, "fence", "the region is closed")
+	r, closed := e.openRegion("fence", id)
+	if closed != nil {
+		return closed
 	}
 	if peerAddress == "" {
 		return e.fence(ctx, r, nil, e.nextEpoch())
@@ -39,7 +39,7 @@ func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress s
 // fence fences a region and its leases.
 func (e *Engine) fence(ctx context.Context, r *region, from *transport.Peer, epoch transport.Epoch) error {
 	err := e.revoke(ctx, r, from, epoch)
-	leases := each(r.parts.open(false), func(l *region) error { return e.fence(ctx, l, from, epoch) })
+	leases := each(r.parts.open(), func(l *region) error { return e.fence(ctx, l, from, epoch) })
 	return cmp.Or(err, leases)
 }
 
@@ -51,10 +51,10 @@ func (e *Engine) fence(ctx context.Context, r *region, from *transport.Peer, epo
 //
 // After an error, which names the transport, peers may reach the old pages by it: call it again, or close the region.
 func (e *Engine) RemapRegion(ctx context.Context, id mem.RegionID, offset, length uint64) error {
-	r := e.regions.get(id)
+	r, closed := e.openRegion("remap", id)
 	switch {
-	case r == nil:
-		return errs.New(errs.AddressNotRegistered, "remap", "the region is closed")
+	case closed != nil:
+		return closed
 	case length == 0 || !mem.Contains(r.Size, offset, length):
 		return errs.New(errs.InvalidArgument, "remap", "%d bytes at offset %d are not inside a region of %d", length,
 			offset, r.Size)
@@ -68,7 +68,7 @@ func (e *Engine) RemapRegion(ctx context.Context, id mem.RegionID, offset, lengt
 	if err := e.stillOn(r, offset, length); err != nil {
 		return err
 	}
-	leases := r.parts.open(true)
+	leases := r.parts.remap()
 	if err := e.remap(ctx, r, e.nextEpoch(), offset, length); err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (e *Engine) RemapRegion(ctx context.Context, id mem.RegionID, offset, lengt
 // remapLeases does for leases, and for their further ranges, the same as remap for their region.
 func (e *Engine) remapLeases(ctx context.Context, list []*region, begin, end uintptr) error {
 	return each(list, func(l *region) error {
-		if err := e.remapLeases(ctx, l.parts.open(false), begin, end); err != nil {
+		if err := e.remapLeases(ctx, l.parts.open(), begin, end); err != nil {
 			return err
 		}
 		from, to := max(begin, l.Addr), min(end, l.Addr+uintptr(l.Size))

@@ -17,8 +17,7 @@ func (e *Engine) peerGone(p *peer, cause *errs.Error) {
 	if !p.gone.CompareAndSwap(nil, cause) {
 		return
 	}
-	e.inbox.notice(notice{kind: noticePeerGone, peer: p.number, cause: cause})
-	e.runSteps()
+	e.notice(notice{kind: noticePeerGone, peer: p.number, cause: cause})
 	e.notifier.gone(p, cause)
 }
 

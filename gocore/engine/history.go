@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 )
@@ -192,6 +193,27 @@ func (h *history) close() {
 
 func noFollower(id FollowerID) error {
 	return errs.New(errs.Stale, "events", "no follower has the number %d", int(id))
+}
+
+// announce keeps an event like record, and wakes its readers at once. The caller does not hold e.mu, and may hold a
+// lock of a transport.
+func (e *Engine) announce(ev *event.Event) {
+	ev.Time = clock.Now()
+	e.history.push(*ev)
+	e.history.wake()
+	e.noteSecurity(ev)
+	if e.logs.event(ev) {
+		e.signal.raise()
+	}
+}
+
+// record keeps an event of the core for Engine.Events, and turns it into a log line. The caller holds e.mu.
+func (e *Engine) record(ev *event.Event) {
+	e.history.push(*ev)
+	e.deferred.events = true
+	if e.logs.event(ev) {
+		e.deferred.logged = true
+	}
 }
 
 // Follow begins to follow the engine's events, from the oldest one that is kept.

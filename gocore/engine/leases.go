@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -81,9 +82,9 @@ func (e *Engine) Share(of mem.RegionID, s Share) (mem.RegionID, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
-	whole := e.regions.get(of)
-	if whole == nil {
-		return 0, errs.New(errs.AddressNotRegistered, "share", "the region is closed")
+	whole, closed := e.openRegion("share", of)
+	if closed != nil {
+		return 0, closed
 	}
 	list, err := e.partsOf(whole, &s)
 	if err != nil {
@@ -273,18 +274,19 @@ func (p *parts) remapped() uint64 {
 	return p.remaps
 }
 
-// open returns the leases that have not ended. With remap, those that are being registered come too late.
-func (p *parts) open(remap bool) []*region {
+// open returns the leases that have not ended.
+func (p *parts) open() []*region {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if remap {
-		p.remaps++
-	}
-	list := make([]*region, 0, len(p.list))
-	for l := range p.list {
-		list = append(list, l)
-	}
-	return list
+	return slices.Collect(maps.Keys(p.list))
+}
+
+// remap is open behind a change of the region's pages: leases that are being registered come too late.
+func (p *parts) remap() []*region {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remaps++
+	return slices.Collect(maps.Keys(p.list))
 }
 
 // partsAtOnce bounds the leases of a region that are closed, fenced or remapped at the same time.

@@ -4,7 +4,10 @@ import (
 	"sync"
 
 	"github.com/tent-engine/tent/gocore/control"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // offersMax bounds the answers that are kept. Most peers know the description before the newest one, or none, and have
@@ -118,3 +121,80 @@ func offerOf(d *segment.Description) *control.Offer {
 
 // describedEpoch is the epoch of a description that is made now; 0 is none's.
 func (e *Engine) describedEpoch() uint64 { return e.regions.epoch.Load() + 1 }
+
+// description lists the open regions of which listed returns true.
+func (e *Engine) description(listed func(*region) bool) *segment.Description {
+	d := e.describeSelf(e.describedEpoch()) // read before the regions: a change meanwhile is of the next one
+	for _, r := range e.regions.offered() {
+		if listed(r) {
+			d.Regions = append(d.Regions, describe(r))
+		}
+	}
+	e.seal(d)
+	return d
+}
+
+// describeSelf describes the engine without regions.
+func (e *Engine) describeSelf(epoch uint64) *segment.Description {
+	self := e.self()
+	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID, Network: self.Network,
+		ID: self.ID, Version: Version, Epoch: epoch, Fences: transport.Epoch(e.fences.Load()), Others: e.others}
+	d.Transports = make(map[string]transport.Versions, len(e.ports))
+	for _, p := range e.ports {
+		if p.transport != nil {
+			d.Transports[p.name] = p.info.Versions
+		}
+	}
+	return d
+}
+
+func (e *Engine) seal(d *segment.Description) {
+	if err := d.Seal(); err != nil {
+		e.log.Error("describe", "err", err)
+	}
+}
+
+func describe(r *region) segment.Region {
+	s := segment.Region{ID: r.ID, Name: r.Name, Addr: uint64(r.Addr), Size: r.Size, Location: r.Location, Kind: r.Kind,
+		Permission: r.Permission, ReadOnly: r.ReadOnly, Registered: r.registered,
+		Descriptors: r.descriptors()}
+	switch {
+	case r.lease == nil:
+	case r.isFirst():
+		s.Addr, s.Lease = 0, r.ID
+	default:
+		s.Addr, s.Lease, s.Start = 0, r.lease.of.ID, r.lease.start
+	}
+	return s
+}
+
+// Export makes a blob by which another engine can open this one. Nil names mean all regions with a name that are given
+// to all peers, and no leases. A blob gives no rights.
+func (e *Engine) Export(names []string) ([]byte, error) {
+	d := e.description(func(r *region) bool {
+		return r.Permission != mem.LocalReadWrite && (names != nil || r.rule == nil && r.lease == nil)
+	})
+	wanted := map[string]bool{}
+	for _, n := range names {
+		wanted[n] = true
+		if d.Find(n) == nil {
+			return nil, errs.New(errs.InvalidArgument, "export", "no region that peers may use is named %q", n)
+		}
+	}
+	regions := d.Regions
+	d.Regions = nil
+	lease := mem.RegionID(0) // that was taken last: its further ranges, which have no name, come behind it
+	for i := range regions {
+		r := &regions[i]
+		if r.Name != "" && (names == nil || wanted[r.Name]) {
+			lease = r.Lease
+		} else if r.Lease == 0 || r.Lease != lease {
+			continue
+		}
+		d.Regions = append(d.Regions, *r)
+	}
+	if err := d.Seal(); err != nil {
+		return nil, err
+	}
+	return segment.Encode(d, false), nil
+}

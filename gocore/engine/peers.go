@@ -382,7 +382,7 @@ func (p *peer) planFor(local *region, remote *remoteRegion, t *Terms, policy int
 	return made, nil
 }
 
-// candidates returns what each transport has for a plan between two regions.
+// candidates lists the transports, each with its keys for a plan between two regions.
 func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choice) []plan.Candidate {
 	e := p.engine
 	sameHost := p.identity.MachineID == e.machine

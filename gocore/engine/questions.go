@@ -49,8 +49,7 @@ func (e *Engine) ask(list []question) {
 // probe asks over a rail itself.
 func (p *port) probe(q dispatch.Question) {
 	answer := func(took clock.Time, err *errs.Error) {
-		p.engine.inbox.notice(notice{kind: noticeProbed, link: q.Link, rail: q.Rail, at: took, cause: err})
-		p.engine.runSteps()
+		p.engine.notice(notice{kind: noticeProbed, link: q.Link, rail: q.Rail, at: took, cause: err})
 	}
 	if p.prober == nil {
 		answer(0, errs.New(errs.NotImplemented, "probe", "transport %s has no probes", p.name))

@@ -12,6 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/gocore/vmem"
 )
 
 // region is a registered range of this process. The caller owns its memory, and keeps it mapped until CloseRegion has
@@ -112,7 +113,7 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 	if err := e.locate(r); err != nil {
 		return 0, err
 	}
-	if err := look(r); err != nil {
+	if err := checkMapping(r); err != nil {
 		return 0, err
 	}
 	e.lookAtTraps()
@@ -158,6 +159,41 @@ func check(r *mem.Region) *errs.Error {
 	return nil
 }
 
+// checkMapping returns why memory of the host cannot be used. A range that the kernel maps for reading only makes a
+// region that is read-only. Memory of a device is not looked at: its transports know its addresses.
+func checkMapping(r *region) *errs.Error {
+	if r.Kind != mem.Host {
+		return nil
+	}
+	const cure = "register memory that is there, and keep it until its region is closed, or register it as growable"
+	use, at := vmem.Range(r.Addr, r.Size)
+	switch {
+	case r.Growable && use < vmem.ReadOnly: // a transfer that needs bytes without pages fails
+		return nil
+	case use == vmem.Unmapped:
+		return errs.New(errs.InvalidArgument, "register", "%d bytes at %#x are not all mapped: nothing is at %#x",
+			r.Size, r.Addr, at).WithHint(cure)
+	case use == vmem.NoAccess:
+		return errs.New(errs.InvalidArgument, "register",
+			"%d bytes at %#x cannot all be read by this process, not at %#x", r.Size, r.Addr, at).
+			WithHint("%s; memory of a device needs its location, such as cuda:0", cure)
+	case use == vmem.ReadOnly && r.Permission == mem.GlobalReadWrite:
+		return errs.New(errs.PermissionDenied, "register",
+			"%d bytes at %#x are mapped for reading only at %#x, so peers cannot be allowed to write to them", r.Size,
+			r.Addr, at).WithHint("permission=Permission.GLOBAL_READ_ONLY, or writable memory")
+	}
+	r.ReadOnly = r.ReadOnly || use == vmem.ReadOnly
+	return nil
+}
+
+// openRegion returns an open region or lease for an operation on it.
+func (e *Engine) openRegion(op string, id mem.RegionID) (*region, *errs.Error) {
+	if r := e.regions.get(id); r != nil {
+		return r, nil
+	}
+	return nil, errs.New(errs.AddressNotRegistered, op, "the region is closed")
+}
+
 // CloseRegion ends remote access and returns when no peer can touch the bytes any more. Local transfers that use the
 // region go on; their memory must stay until they end. Closing twice is no mistake. After an error, which names the
 // peer that may still touch the bytes, the region is closed and the memory is not the caller's yet: the next call asks
@@ -178,7 +214,7 @@ func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) e
 	if r.lease != nil {
 		e.leases.end(r)
 	}
-	err := each(r.parts.open(false), func(l *region) error { return e.closeRegion(ctx, l.ID, "region closed") })
+	err := each(r.parts.open(), func(l *region) error { return e.closeRegion(ctx, l.ID, "region closed") })
 	late := e.finishRegistering(ctx, r)
 	// One peer that a lease waits for, or one transport that hangs, lets no other peer stay in.
 	err = cmp.Or(err, late, e.revoke(ctx, r, nil, transport.ForGood))

@@ -236,7 +236,7 @@ func (e *Engine) registerOn(ctx context.Context, r *region, p *port, asked *mem.
 		if p.required || cause.Code != errs.NotHere && !errors.Is(err, context.DeadlineExceeded) {
 			return cause
 		}
-		e.sayNotHere(p, cause)
+		e.logNotHere(p, cause)
 		return nil
 	}
 	at := p.registered(key, descriptor)
@@ -312,8 +312,8 @@ func (r *region) nowhere(asked []*port) *errs.Error {
 		strings.Join(reasons, "; "))
 }
 
-// sayNotHere logs the first reason of a transport. The others stand in explanations.
-func (e *Engine) sayNotHere(p *port, cause *errs.Error) {
+// logNotHere logs the first reason of a transport. The others stand in explanations.
+func (e *Engine) logNotHere(p *port, cause *errs.Error) {
 	if !p.saidNotHere.Swap(true) {
 		e.log.Warn("a region lives without one of its transports; explain() names such regions, this is the first",
 			"transport", p.name, "why", cause.Error())

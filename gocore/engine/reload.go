@@ -33,7 +33,7 @@ func (e *Engine) ReloadSecurity(ctx context.Context, allow []string) (changed bo
 	}
 	changed, err = e.credentials.Reload(allow)
 	if changed || err != nil {
-		e.sayReloaded(err)
+		e.announceReload(err)
 	}
 	if !changed {
 		return false, err
@@ -77,8 +77,8 @@ func (e *Engine) keepCredentials(ctx context.Context) {
 	}
 }
 
-// sayReloaded announces that files were read again, or why not. The note is the end of our certificate, if it has one.
-func (e *Engine) sayReloaded(failure error) {
+// announceReload says that files were read again, or why not. The note is the end of our certificate, if it has one.
+func (e *Engine) announceReload(failure error) {
 	ev := event.Event{Kind: event.SecurityReloaded, Err: errs.From("reload", failure)}
 	if until := e.credentials.Until(); !until.IsZero() {
 		ev.Note = "until " + until.UTC().Format(time.RFC3339)
@@ -91,7 +91,7 @@ func (e *Engine) sayReloaded(failure error) {
 func (e *Engine) lookAtFiles(ctx context.Context, failed string) string {
 	changed, err := e.credentials.Reload(nil)
 	if changed || err != nil && err.Error() != failed {
-		e.sayReloaded(err)
+		e.announceReload(err)
 	}
 	if changed {
 		e.recheck(ctx, time.Now())

@@ -84,8 +84,7 @@ func (r *renewals) run(p *peer) {
 			p.engine.log.Debug("descriptors", "peer", p.identity.Address, "err", err)
 		}
 		p.relocate(now.astray)
-		p.engine.inbox.notice(notice{kind: noticeRefreshed, peer: p.number})
-		p.engine.runSteps()
+		p.engine.notice(notice{kind: noticeRefreshed, peer: p.number})
 		select {
 		case <-r.ctx.Done():
 		case <-time.After(renewEvery):
@@ -99,16 +98,6 @@ func (e *Engine) changed(from transport.ID, epoch uint64) {
 		t := p.regions.Load()
 		return t == nil || !t.known || t.description.Epoch >= epoch
 	}))
-}
-
-// peersWith returns the open peers that are the engine with an ID.
-func (t *segmentTable) peersWith(id transport.ID) []*peer {
-	return t.where(func(p *peer) bool { return p.identity.ID == id && p.file == nil })
-}
-
-// numbered returns the open peers with these numbers of the core.
-func (t *segmentTable) numbered(numbers []uint32) []*peer {
-	return t.where(func(p *peer) bool { return slices.Contains(numbers, p.number) })
 }
 
 // keepStale takes over the orders of a step about keys. The caller holds e.mu.

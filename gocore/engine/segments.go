@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,6 +110,25 @@ func (t *segmentTable) where(holds func(*peer) bool) (list []*peer) {
 	return list
 }
 
+// peersWith returns the open peers that are the engine with an ID.
+func (t *segmentTable) peersWith(id transport.ID) []*peer {
+	return t.where(func(p *peer) bool { return p.identity.ID == id && p.file == nil })
+}
+
+// numbered returns the open peers with these numbers of the core.
+func (t *segmentTable) numbered(numbers []uint32) []*peer {
+	return t.where(func(p *peer) bool { return slices.Contains(numbers, p.number) })
+}
+
+// identities returns the other engines that are open, by ID.
+func (t *segmentTable) identities() map[transport.ID]transport.Peer {
+	open := make(map[transport.ID]transport.Peer)
+	for _, p := range t.where(func(p *peer) bool { return !p.isHere() && p.gone.Load() == nil }) {
+		open[p.identity.ID] = p.identity
+	}
+	return open
+}
+
 // OpenSegment connects to a peer by "host:port" or "host:port/region" and fails at once if nobody is there. "" is
 // Local. It opens "file:///path" for reading and writing, for reading alone where writing is not permitted; see
 // OpenFile.
@@ -159,7 +179,7 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *sec
 		e.leavePeer(p)
 		return 0, err
 	}
-	e.sayRoutes(p)
+	e.logRoutes(p)
 	h := &handle{peer: p, name: target.Region}
 	if target.Region != "" {
 		if h.base, err = p.named(ctx, target.Region); err != nil {
@@ -369,8 +389,7 @@ func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 		h.peer.blame(err)
 		return false, nil
 	}
-	e.inbox.notice(notice{kind: noticeAnswered, peer: h.peer.number})
-	e.runSteps()
+	e.notice(notice{kind: noticeAnswered, peer: h.peer.number})
 	return true, nil
 }
 
@@ -379,81 +398,4 @@ func (e *Engine) isSilent(p *peer) bool {
 	e.mu.Lock()
 	defer e.unlockAndDrain()
 	return e.core.Silent(p.number)
-}
-
-// description lists the open regions of which listed returns true.
-func (e *Engine) description(listed func(*region) bool) *segment.Description {
-	d := e.describeSelf(e.describedEpoch()) // read before the regions: a change meanwhile is of the next one
-	for _, r := range e.regions.offered() {
-		if listed(r) {
-			d.Regions = append(d.Regions, describe(r))
-		}
-	}
-	e.seal(d)
-	return d
-}
-
-// describeSelf describes the engine without regions.
-func (e *Engine) describeSelf(epoch uint64) *segment.Description {
-	self := e.self()
-	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID, Network: self.Network,
-		ID: self.ID, Version: Version, Epoch: epoch, Fences: transport.Epoch(e.fences.Load()), Others: e.others}
-	d.Transports = make(map[string]transport.Versions, len(e.ports))
-	for _, p := range e.ports {
-		if p.transport != nil {
-			d.Transports[p.name] = p.info.Versions
-		}
-	}
-	return d
-}
-
-func (e *Engine) seal(d *segment.Description) {
-	if err := d.Seal(); err != nil {
-		e.log.Error("describe", "err", err)
-	}
-}
-
-func describe(r *region) segment.Region {
-	s := segment.Region{ID: r.ID, Name: r.Name, Addr: uint64(r.Addr), Size: r.Size, Location: r.Location, Kind: r.Kind,
-		Permission: r.Permission, ReadOnly: r.ReadOnly, Registered: r.registered,
-		Descriptors: r.descriptors()}
-	switch {
-	case r.lease == nil:
-	case r.isFirst():
-		s.Addr, s.Lease = 0, r.ID
-	default:
-		s.Addr, s.Lease, s.Start = 0, r.lease.of.ID, r.lease.start
-	}
-	return s
-}
-
-// Export makes a blob by which another engine can open this one. Nil names mean all regions with a name that are given
-// to all peers, and no leases. A blob gives no rights.
-func (e *Engine) Export(names []string) ([]byte, error) {
-	d := e.description(func(r *region) bool {
-		return r.Permission != mem.LocalReadWrite && (names != nil || r.rule == nil && r.lease == nil)
-	})
-	wanted := map[string]bool{}
-	for _, n := range names {
-		wanted[n] = true
-		if d.Find(n) == nil {
-			return nil, errs.New(errs.InvalidArgument, "export", "no region that peers may use is named %q", n)
-		}
-	}
-	regions := d.Regions
-	d.Regions = nil
-	lease := mem.RegionID(0) // that was taken last: its further ranges, which have no name, come behind it
-	for i := range regions {
-		r := &regions[i]
-		if r.Name != "" && (names == nil || wanted[r.Name]) {
-			lease = r.Lease
-		} else if r.Lease == 0 || r.Lease != lease {
-			continue
-		}
-		d.Regions = append(d.Regions, *r)
-	}
-	if err := d.Seal(); err != nil {
-		return nil, err
-	}
-	return segment.Encode(d, false), nil
 }

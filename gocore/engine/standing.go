@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -31,9 +30,9 @@ type StandingOn struct {
 
 // Standing describes an open region.
 func (e *Engine) Standing(id mem.RegionID) (Standing, error) {
-	r := e.regions.get(id)
-	if r == nil {
-		return Standing{}, errs.New(errs.AddressNotRegistered, "standing", "the region is closed")
+	r, closed := e.openRegion("standing", id)
+	if closed != nil {
+		return Standing{}, closed
 	}
 	s := Standing{r.Location, map[string]StandingOn{}}
 	for i, p := range e.ports {

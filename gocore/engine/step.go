@@ -6,7 +6,6 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
-	"github.com/tent-engine/tent/gocore/event"
 )
 
 // The goroutine that has work for the core runs the step itself.
@@ -56,6 +55,12 @@ func (e *Engine) runSteps() {
 	if e.due() {
 		e.wakeProgress()
 	}
+}
+
+// notice leaves a notice for the core, and runs a step. The caller holds no lock.
+func (e *Engine) notice(n notice) {
+	e.inbox.notice(n)
+	e.runSteps()
 }
 
 // due reports whether a step would find work at once.
@@ -274,26 +279,5 @@ func (e *Engine) progress(ctx context.Context) {
 		case <-e.progressWake:
 		case <-timer.C:
 		}
-	}
-}
-
-// announce keeps an event like record, and wakes its readers at once. The caller does not hold e.mu, and may hold a
-// lock of a transport.
-func (e *Engine) announce(ev *event.Event) {
-	ev.Time = clock.Now()
-	e.history.push(*ev)
-	e.history.wake()
-	e.noteSecurity(ev)
-	if e.logs.event(ev) {
-		e.signal.raise()
-	}
-}
-
-// record keeps an event of the core for Engine.Events, and turns it into a log line. The caller holds e.mu.
-func (e *Engine) record(ev *event.Event) {
-	e.history.push(*ev)
-	e.deferred.events = true
-	if e.logs.event(ev) {
-		e.deferred.logged = true
 	}
 }

@@ -311,12 +311,3 @@ func (e *Engine) Peers() []PeerInfo {
 	slices.SortStableFunc(list, func(a, b PeerInfo) int { return cmp.Compare(a.Peer.Address, b.Peer.Address) })
 	return list
 }
-
-// identities returns the other engines that are open, by ID.
-func (t *segmentTable) identities() map[transport.ID]transport.Peer {
-	open := make(map[transport.ID]transport.Peer)
-	for _, p := range t.where(func(p *peer) bool { return !p.isHere() && p.gone.Load() == nil }) {
-		open[p.identity.ID] = p.identity
-	}
-	return open
-}
