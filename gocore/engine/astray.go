@@ -15,7 +15,7 @@ import (
 // nothing of before a close comes behind it. The owner announces no close: peers that never touch the region again
 // would all ask. Decision 0171.
 
-// seek asks peers for the regions at the addresses of tasks. The caller holds no lock but, perhaps, that of a peer.
+// seek asks peers for the regions at the addresses of tasks. The caller holds no lock.
 func (e *Engine) seek(list []dispatch.Astray) {
 	for len(list) > 0 {
 		of := func(a dispatch.Astray) bool { return a.Peer == list[0].Peer }

@@ -1,9 +1,3 @@
-// Package engine is the shell around the core and the Go API of tent. It owns the core's mutex and goroutines, plugs
-// the transports in, and keeps regions, segments and batches. gocore/doc.go describes the flow and the shutdown order.
-//
-// Every method may be called from any goroutine. A goroutine that waits in the kernel, as waiters do, keeps its share
-// of GOMAXPROCS for up to 10 ms: a program that waits for as many transfers as there are processors should set it to
-// two more than these, as the Python package does, or the next caller begins late.
 package engine
 
 import (

@@ -41,6 +41,16 @@ func (p *port) Confine(ctx context.Context, key transport.LocalKey, peer transpo
 
 // lentPool returns the pool that is lent to a peer, with as many slots as it carries out orders at once.
 func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
+	pool, err := e.lendPool(p, slots)
+	if err == nil && p.isLeft() != nil { // meanwhile: takeBack may have found nothing
+		e.takeBack(p)
+		return nil, closedSegment()
+	}
+	return pool, err
+}
+
+// lendPool is lentPool for a peer that stays open.
+func (e *Engine) lendPool(p *peer, slots int) (*stagePool, *errs.Error) {
 	s := &e.staging
 	s.making.Lock()
 	defer s.making.Unlock()
@@ -58,15 +68,10 @@ func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
 	if pool, err = e.newPool(poolKey{}, sizes, lend, used); err != nil {
 		return nil, err
 	}
-	pool, err = e.keepPool(pool, used, func() {
+	return e.keepPool(pool, used, func() {
 		s.lent[p] = pool
 		s.returned = slices.DeleteFunc(s.returned, func(o *stagePool) bool { return o == used })
 	})
-	if err == nil && p.isLeft() != nil { // meanwhile: takeBack may have found nothing
-		e.takeBack(p)
-		return nil, closedSegment()
-	}
-	return pool, err
 }
 
 // lentTo returns the pool that is lent to a peer, else a used one for it, if there is any. The error is that of pools

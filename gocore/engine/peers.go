@@ -102,18 +102,18 @@ func (p *peer) join(ctx context.Context) error {
 		}
 	}
 	p.mu.Lock()
-	var gone []func()
+	var owed []func()
 	if !p.ready.Load() {
 		if err := p.isLeft(); err != nil {
 			p.mu.Unlock()
 			return err
 		}
-		gone = p.attach()
+		owed = p.attach()
 		p.ready.Store(true)
 	}
 	p.mu.Unlock()
-	for _, tell := range gone {
-		tell()
+	for _, do := range owed {
+		do()
 	}
 	return nil
 }
@@ -144,8 +144,8 @@ func (p *peer) isLeft() error {
 }
 
 // attach starts a link on every transport that could reach the peer. The caller holds p.mu, and runs the returned
-// functions after releasing it: they report that the peer is gone.
-func (p *peer) attach() (gone []func()) {
+// functions after releasing it: they report that the peer is gone, and run the steps that are due.
+func (p *peer) attach() (owed []func()) {
 	e := p.engine
 	sameHost := p.identity.MachineID == e.machine
 	links := make([]attachment, len(e.ports))
@@ -189,16 +189,19 @@ func (p *peer) attach() (gone []func()) {
 		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, PeerName: p.identity.Address, Transport: port.index,
 			Link: link, Info: info, SameHost: sameHost, Probes: port.prober != nil})
 		e.links.enter(id, port)
-		e.unlockAndDrain()
+		e.unlock() // a step must not run under p.mu: the second look is the caller's, behind it
+		if e.due() {
+			e.wakeProgress() // it has the first one, since other transports take their time
+		}
 		links[i] = attachment{link: link, id: id}
 		if cause := port.attached(link, id, p); cause != nil {
-			gone = append(gone, func() { e.peerGone(p, cause) })
+			owed = append(owed, func() { e.peerGone(p, cause) })
 		}
 	}
 	p.links.Store(&links)
 	p.readEpochs(links)
 	e.planEpoch.Add(1)
-	return append(gone, e.runSteps)
+	return append(owed, e.runSteps)
 }
 
 // reach returns why a transport can have no rail to the peer, by the addresses on which that listens.

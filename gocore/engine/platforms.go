@@ -14,7 +14,7 @@ import (
 // Where a build has no platform of its kind, a location such as "tpu:0" is believed: a transport may know such memory
 // by itself. Where the build has one that does not work here, the location is refused with that platform's reason.
 // A platform that cannot say, since its driver has failed, makes "*" an error: the range may be memory of a device.
-// Locations of the host are believed then, and the look at the mappings of the range comes behind (look.go).
+// Locations of the host are believed then, and the mappings of the range are looked at behind that (checkMapping).
 
 // platforms are those of the build.
 type platforms struct {

@@ -107,7 +107,7 @@ func (e *Engine) keepStale(effects *dispatch.Effects) {
 	e.deferred.astray = append(e.deferred.astray, effects.Astray...)
 }
 
-// renewStale carries out the orders that keepStale took. The caller holds no lock but, perhaps, that of a peer.
+// renewStale carries out the orders that keepStale took. The caller holds no lock.
 func (e *Engine) renewStale(stale []uint32, retired []dispatch.Retired) {
 	if len(stale) > 0 {
 		e.renewals.refresh(e.segments.numbered(stale))

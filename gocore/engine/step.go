@@ -246,8 +246,8 @@ func (e *Engine) unlock() {
 	}
 }
 
-// unlockAndDrain releases e.mu, then processes the inbox. Holders other than runSteps release the mutex by this call
-// only: a goroutine that failed in TryLock meanwhile relies on the second look.
+// unlockAndDrain releases e.mu, then processes the inbox. A goroutine that failed in TryLock meanwhile relies on this
+// second look, so holders release the mutex by this call. The only others are runSteps and peer.attach.
 func (e *Engine) unlockAndDrain() {
 	e.unlock()
 	e.runSteps()
