@@ -56,7 +56,7 @@ func (e *Engine) awaitEnd(timeout time.Duration) (held []string) {
 // end takes the steps of Close.
 func (e *Engine) end(timeout time.Duration, cancel bool) (held []string) {
 	until := clock.Now().Add(timeout)
-	_ = e.store.Close()
+	_ = e.store.Close() // a name that the service does not take back ends with its lease
 	if !cancel {
 		e.drained(timeout)
 	}

@@ -60,17 +60,17 @@ type Engine struct {
 	// The core and its mirrors.
 	mu        sync.Mutex
 	core      *dispatch.Core
-	batches   []*batch // by slot
-	active    int      // batches that have not ended
-	gone      bool     // Close has ended
-	waiters   []*waiter
-	taken     inbox // the emptied other half of inbox
+	batches   []*batch  // by slot
+	active    int       // batches that have not ended
+	gone      bool      // Close has ended
+	waiters   []*waiter // that no thread uses
+	taken     inbox     // the emptied other half of inbox
 	links     linkTable
-	armed     clock.Time
+	armed     clock.Time // when the progress goroutine runs a step
 	deferred  deferredWork
 	syncing   syncing
-	lingering []lingering
 	expected  noteLimits
+	lingering []lingering
 
 	inbox        inbox
 	again        atomic.Bool // the core wants another step at once
