@@ -223,7 +223,6 @@ type Summary struct {
 	Err        *errs.Error // of the first task that failed
 	Trace      string      // the caller's name for the batch
 	Moved      *errs.Error // why the latest failover was made
-	Version    uint32      // grows with every visible change of the batch
 }
 
 // Posting is work for one transport: slices of one rail, in the order in which they must be handed over.

@@ -25,7 +25,6 @@ type batch struct {
 	attempts   uint32
 	failovers  uint32
 	transports uint32
-	version    uint32
 	worst      State       // of those that have ended, COMPLETED apart
 	failure    *errs.Error // of the first in that state
 	trace      string      // the caller's name for it, in its events
@@ -199,7 +198,6 @@ func (c *Core) joinRun(t *task, r *run) *run {
 
 // noteChange lists a batch in the effects of this step.
 func (c *Core) noteChange(b *batch) {
-	b.version++
 	if !b.noted {
 		b.noted = true
 		c.out.Changed = append(c.out.Changed, b.id())
@@ -294,7 +292,7 @@ func (c *Core) Summary(id BatchID) (Summary, *errs.Error) {
 	}
 	s := Summary{Trace: b.trace, Moved: b.moved, State: Completed, Dirty: b.dirty, Tasks: len(b.tasks),
 		Pending: b.pending + b.reserved, Bytes: b.bytes, Total: b.total,
-		Attempts: b.attempts, Failovers: b.failovers, Transports: b.transports, Err: b.failure, Version: b.version}
+		Attempts: b.attempts, Failovers: b.failovers, Transports: b.transports, Err: b.failure}
 	if s.Pending > 0 {
 		s.State = Pending
 		return s, nil

@@ -90,13 +90,7 @@ func TestSummaryIsTheWorstOfItsTasks(t *testing.T) {
 		require.Nil(t, err)
 		return s.State
 	}
-	version := func() uint32 {
-		s, _ := r.core.Summary(b)
-		return s.Version
-	}
-	before := version()
 	r.finish(0, nil)
-	require.Greater(t, version(), before)
 	_, err = r.core.Cancel(b, 1, 1, r.now)
 	require.Nil(t, err)
 	r.finish(0, withdrawn)
@@ -108,7 +102,7 @@ func TestSummaryIsTheWorstOfItsTasks(t *testing.T) {
 	sum, err := r.core.Summary(b)
 	require.Nil(t, err)
 	require.Equal(t, errs.PermissionDenied, sum.Err.Code, "of the worst")
-	sum.Err, sum.Version = nil, 0
+	sum.Err = nil
 	require.Equal(t, Summary{State: Failed, Tasks: 4, Bytes: kib, Total: 4 * kib, Attempts: 4, Transports: 1 << 1}, sum)
 	k := r.core.Counters(1, High)
 	require.Equal(t, [2]uint64{0, 4}, k.Requests)

@@ -138,10 +138,7 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) offer {
 		} else {
 			want = c.freshBytes(t, r, class)
 		}
-		if !c.fitsIn(r, class, want, aged, now) {
-			return offer{false, class, want, p, t, aged}
-		}
-		return offer{true, class, want, p, t, aged}
+		return offer{c.fitsIn(r, class, want, aged, now), class, want, p, t, aged}
 	}
 }
 

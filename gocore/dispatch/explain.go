@@ -11,7 +11,7 @@ import (
 // Explain describes a link in words for people: its rails with windows and rates, its queues, and the reason why it
 // waits.
 func (c *Core) Explain(id plan.LinkID) string {
-	l := c.lookUp(id)
+	l := c.link(id)
 	if l == nil {
 		return "closed"
 	}

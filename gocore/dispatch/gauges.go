@@ -82,8 +82,6 @@ type RailView struct {
 	Errors        uint64  // failures that counted against it
 	InFlight      uint64  // bytes handed out and not completed
 	Slow          bool    // it carries less than half of its nominal or usual rate
-	LowWindow     uint64  // bytes of LOW that may be in flight, by the rail's rate and that of its NIC
-	Device        string  // its NIC here
 }
 
 // Rails lists every rail that there has been on a link that is there, to a peer that has not gone.
@@ -94,11 +92,9 @@ func (c *Core) Rails() (list []RailView) {
 		}
 		for _, r := range l.rails {
 			if r != nil {
-				low, _ := r.window(Low)
-				list = append(list, RailView{LowWindow: low, Device: r.device.key.name, Transport: l.spec.Transport,
-					Peer: l.peer.name, Local: r.info.Local, Remote: r.info.Remote,
-					State: r.stateName(), Health: r.health.Value(), Rate: r.meter.Rate(), Carried: r.carried,
-					Errors: r.errors, InFlight: r.bytes, Slow: r.pace.Slow()})
+				list = append(list, RailView{Transport: l.spec.Transport, Peer: l.peer.name, Local: r.info.Local,
+					Remote: r.info.Remote, State: r.stateName(), Health: r.health.Value(), Rate: r.meter.Rate(),
+					Carried: r.carried, Errors: r.errors, InFlight: r.bytes, Slow: r.pace.Slow()})
 			}
 		}
 	}

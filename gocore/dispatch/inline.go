@@ -156,7 +156,6 @@ func (c *Core) Record(r *Reservation, specs []TaskSpec, now clock.Time) int {
 	b.ends[Completed] += len(specs)
 	b.attempts += uint32(len(specs))
 	b.transports |= 1 << (r.Transport & 31)
-	b.version++
 	if b.freed && b.pending == 0 && b.reserved == 0 {
 		c.recycle(b)
 	}

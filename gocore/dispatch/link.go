@@ -177,7 +177,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 	if invariants {
 		defer c.checkInvariants()
 	}
-	l := c.lookUp(id)
+	l := c.link(id)
 	if l == nil {
 		return
 	}
@@ -213,7 +213,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 
 // LinkBusy reports whether slices are outstanding on the link or tasks wait for it.
 func (c *Core) LinkBusy(id plan.LinkID) bool {
-	l := c.lookUp(id)
+	l := c.link(id)
 	return l != nil && (l.outstanding > 0 || !l.idle())
 }
 
@@ -227,7 +227,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 		defer c.checkInvariants()
 	}
 	c.wakeUp(now)
-	l := c.lookUp(id)
+	l := c.link(id)
 	if l == nil || l.peer.gone != nil {
 		return
 	}
@@ -343,7 +343,7 @@ func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
 	}
-	l := c.lookUp(id)
+	l := c.link(id)
 	if l == nil {
 		return
 	}

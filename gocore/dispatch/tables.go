@@ -15,7 +15,6 @@ type linkTable struct {
 	links       []*link  // by slot; 0 is none, vacant ones are nil
 	generations []uint32 // of the link that is in the slot, or comes next
 	vacant      []uint32
-	stale       uint64 // calls that named a link that is not there
 }
 
 func (t *linkTable) insertLink(l *link) {
@@ -47,15 +46,6 @@ func (t *linkTable) link(id plan.LinkID) *link {
 	return nil
 }
 
-// lookUp returns a link for a caller of the core, and counts ids that name none.
-func (t *linkTable) lookUp(id plan.LinkID) *link {
-	l := t.link(id)
-	if l == nil {
-		t.stale++
-	}
-	return l
-}
-
 // linksOf yields the links of a transport.
 func (t *linkTable) linksOf(transport uint8) iter.Seq[*link] {
 	return func(yield func(*link) bool) {
@@ -67,12 +57,9 @@ func (t *linkTable) linksOf(transport uint8) iter.Seq[*link] {
 	}
 }
 
-// StaleLinks is the number of calls that named a link which was removed before.
-func (c *Core) StaleLinks() uint64 { return c.stale }
-
-// rail returns the rail of exactly this generation for a caller of the core, nil if it has moved on.
+// rail returns the rail of exactly this generation, nil if it has moved on.
 func (c *Core) rail(id plan.LinkID, rail transport.Rail) *railState {
-	l := c.lookUp(id)
+	l := c.link(id)
 	if l == nil || int(rail.Index) >= len(l.rails) {
 		return nil
 	}

@@ -81,10 +81,9 @@ func TestAHundredThousandPeersLeaveNothingBehind(t *testing.T) {
 	require.Equal(t, Completed, r.status(b).State)
 }
 
-func TestAStaleLinkIsRefusedInEveryCallAndCounted(t *testing.T) {
+func TestAStaleLinkIsRefusedInEveryCall(t *testing.T) {
 	r := newRig(t, Options{})
 	old := r.visit(1)
-	stale := r.core.StaleLinks()
 	id := r.link(2, 0, 1, 1<<20)
 	require.Equal(t, old.Slot(), id.Slot())
 	require.NotEqual(t, old, id)
@@ -104,9 +103,8 @@ func TestAStaleLinkIsRefusedInEveryCallAndCounted(t *testing.T) {
 		func() { require.Equal(t, "closed", r.core.Link(old).State) },
 		func() { r.core.RemoveLink(old) },
 	}
-	for i, call := range calls {
+	for _, call := range calls {
 		call()
-		require.EqualValues(t, i+1, r.core.StaleLinks()-stale, "call %d", i)
 	}
 	r.step()
 	require.Equal(t, was, r.core.Link(id), "nothing has happened to the link that has its slot now")

@@ -58,9 +58,6 @@ func (q *Quota) Learn(active uint64, rate, took float64) {
 	q.beta1 = clamp((meanY-q.beta0)/meanX, beta1Least, beta1Most) - 1
 }
 
-// Betas returns the fixed cost in ns, and the factor on the time that follows from the bandwidth.
-func (q *Quota) Betas() (beta0, beta1 float64) { return q.beta0, 1 + q.beta1 }
-
 func clamp(x, least, most float64) float64 { return min(max(x, least), most) }
 
 // knownRate is in bytes/ns.

@@ -50,8 +50,8 @@ func (s Sizes) String() string { return fmt.Sprintf("%d slots of %d KiB", s.Slot
 // Helps reports whether bytes between memory of two kinds can gain by a copy in host memory: ours is not there.
 func Helps(local mem.Kind) bool { return local != mem.Host }
 
-// Join makes a route of two hops from a route to a slot and one from there to the peer. Each of them has one hop.
-func Join(op transport.Op, own, wire *plan.Route, pool plan.StageID) plan.Route {
+// join makes a route of two hops from a route to a slot and one from there to the peer. Each of them has one hop.
+func join(op transport.Op, own, wire *plan.Route, pool plan.StageID) plan.Route {
 	near, far := own.Hops[0], wire.Hops[0]
 	near.Remote, far.Local = pool, pool
 	r := plan.Route{Transport: wire.Transport, Vectors: own.Vectors && wire.Vectors,
@@ -93,7 +93,7 @@ func Add(direct *plan.Plan, ordered bool, op transport.Op, own, wire *plan.Plan,
 		before, behind = slices.Clone(before[:at]), before[at:]
 	}
 	for i := range wire.Routes {
-		before = append(before, Join(op, &own.Routes[0], &wire.Routes[i], pool))
+		before = append(before, join(op, &own.Routes[0], &wire.Routes[i], pool))
 	}
 	next.Routes = append(before, behind...)
 	return &next
