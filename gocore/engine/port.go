@@ -131,7 +131,9 @@ func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *er
 	rest := p.early[:0]
 	for _, n := range p.early {
 		if n.rail.Link != link {
-			rest = append(rest, n)
+			if !p.wasAttached(n.rail.Link) { // else its Attach has failed
+				rest = append(rest, n)
+			}
 			continue
 		}
 		n.link = id

@@ -31,6 +31,10 @@ func TestNoticesOfLinksThatEndedAreDropped(t *testing.T) {
 		require.Empty(t, p.early)
 		require.Empty(t, p.links)
 	}
+	p.Progress(transport.Rail{Link: 2000<<32 | 1}) // of a link that Attach does not return after all
+	require.Len(t, p.early, 1)
+	require.Nil(t, p.attached(2001<<32|1, 7, nil))
+	require.Empty(t, p.early)
 	require.Len(t, p.attaches, 1)
 	require.Len(t, e.inbox.notices, 2000, "those of links that were attached")
 	for _, n := range e.inbox.notices {
