@@ -165,21 +165,37 @@ func (e *Engine) endMemory(grace time.Duration) (held []string) {
 	return append(held, e.closeLinks(ctx)...)
 }
 
+// closingAtOnce bounds the regions and pools that are closed at the same time.
+const closingAtOnce = 256
+
+// closeRegions closes all regions and pools side by side: a peer that does not let one go keeps none of the others.
 func (e *Engine) closeRegions(ctx context.Context) (held []string) {
-	failed := make(map[*region]bool)
-	for _, r := range e.regions.all() {
+	var mu sync.Mutex
+	failed := make(map[*region]error)
+	var staging error
+	var closing sync.WaitGroup
+	closing.Go(func() { staging = e.closeStaging(ctx) })
+	list := e.regions.all()
+	eachOf(list, closingAtOnce, func(r *region) {
 		if err := e.CloseRegion(ctx, r.ID); err != nil {
+			mu.Lock()
+			failed[r] = err
+			mu.Unlock()
+		}
+	})
+	closing.Wait()
+	for _, r := range list {
+		if err := failed[r]; err != nil {
 			held = append(held, fmt.Sprintf("region %s: %v", r.label(), err))
-			failed[r] = true
 		}
 	}
 	for _, r := range e.regions.retire.wait(ctx) {
-		if !failed[r] {
+		if failed[r] == nil {
 			held = append(held, fmt.Sprintf("region %s: a driver has not let it go", r.label()))
 		}
 	}
-	if err := e.closeStaging(ctx); err != nil {
-		held = append(held, fmt.Sprintf("staging: %v", err))
+	if staging != nil {
+		held = append(held, fmt.Sprintf("staging: %v", staging))
 	}
 	return held
 }

@@ -280,7 +280,7 @@ func (e *Engine) endPool(ctx context.Context, pool *stagePool) error {
 	return err
 }
 
-// closeStaging ends the use of pools by transports. No transfer is under way.
+// closeStaging ends the use of pools by transports. No transfer is under way, and no pool comes or goes any more.
 func (e *Engine) closeStaging(ctx context.Context) error {
 	s := &e.staging
 	s.mu.Lock()
@@ -290,10 +290,14 @@ func (e *Engine) closeStaging(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	pools := slices.Collect(s.all())
+	s.mu.Unlock()
+	failures := make(chan error, len(pools))
+	eachOf(pools, closingAtOnce, func(pool *stagePool) { failures <- e.endPool(ctx, pool) })
+	close(failures)
 	var failed error
-	for pool := range s.all() {
-		failed = errors.Join(failed, e.endPool(ctx, pool))
+	for err := range failures {
+		failed = errors.Join(failed, err)
 	}
 	return failed
 }

@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// pinning is a transport with a driver that hangs beyond its context, until the test lets it go on.
+type pinning struct {
+	*hand
+	registers, deregisters chan struct{} // nil: it does not hang
+}
+
+func (p *pinning) Info() transport.Info {
+	info := p.hand.Info()
+	info.Pins = true
+	return info
+}
+
+func (p *pinning) Register(ctx context.Context, r mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	if p.registers != nil {
+		<-p.registers
+	}
+	return p.hand.Register(ctx, r)
+}
+
+func (p *pinning) Deregister(ctx context.Context, key transport.LocalKey) error {
+	if p.deregisters != nil {
+		<-p.deregisters
+	}
+	return p.hand.Deregister(ctx, key)
+}
+
+// Close returns at once, and fails where it has no time.
+func (p *pinning) Close(ctx context.Context) error { return ctx.Err() }
+
+type pinningFactory struct{ made *pinning }
+
+func (f pinningFactory) Name() string { return f.made.name }
+func (pinningFactory) Check() error   { return nil }
+
+func (f pinningFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error) {
+	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
+	return f.made, err
+}
+
+// The end of the regions has a limit, and names those that a driver holds. On all other transports they are revoked,
+// and every transport has its time to close.
+func TestTheEndOfTheRegionsHasALimitAlthoughADriverHangs(t *testing.T) {
+	goOn := make(chan struct{})
+	defer close(goOn) // so that Close finds nothing that is held
+	for words, p := range map[string]*pinning{
+		`transport slow is still registering the region "kv"`: {newHand("slow"), goOn, nil},
+		`region "kv": a driver has not let it go`:             {newHand("slow"), nil, goOn},
+	} {
+		quick := newHand("hand")
+		w := newWorkshopOver(t, []*hand{quick, p.hand}, handFactory{quick}, pinningFactory{p})
+		w.config.Engine.RegisterWait = time.Millisecond
+		r := w.region("kv")
+		require.NotZero(t, r.key(0))
+		if p.registers == nil {
+			require.NoError(t, r.awaitSettled(t.Context()))
+		}
+		held := w.endMemory(20 * time.Millisecond)
+		require.Len(t, held, 1)
+		require.Contains(t, held[0], words)
+		require.NotZero(t, quick.revoked[r.key(0)])
+	}
+}
+
+// outwaiting is a transport with a peer that lets one region go only when the time is up.
+type outwaiting struct {
+	*hand
+	key transport.LocalKey
+}
+
+func (o *outwaiting) Revoke(ctx context.Context, key transport.LocalKey, _ *transport.Peer, _ transport.Epoch) error {
+	if key == o.key {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+type outwaitingFactory struct{ made *outwaiting }
+
+func (f outwaitingFactory) Name() string { return f.made.name }
+func (outwaitingFactory) Check() error   { return nil }
+
+func (f outwaitingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error) {
+	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
+	return f.made, err
+}
+
+// A peer that does not let one region go keeps no other one, and no pool, from its end.
+func TestARegionThatIsHeldHoldsNoOther(t *testing.T) {
+	o := &outwaiting{hand: newHand("hand")}
+	w := newWorkshopOver(t, []*hand{o.hand}, outwaitingFactory{o})
+	for _, name := range []string{"a", "b", "c"} {
+		w.region(name)
+	}
+	_, err := w.poolAt(poolKey{})
+	require.Nil(t, err)
+	first := w.regions.list()[0]
+	o.key = first.key(0)
+	held := w.endMemory(20 * time.Millisecond)
+	require.Len(t, held, 1)
+	require.Contains(t, held[0], first.label())
+	o.key = 0
+}
+
+// A driver hangs while it registers a pool. The end of the memory names it when its time is up, and the pool is taken
+// back when the driver goes on.
+func TestTheEndOfTheMemoryHasALimitAlthoughADriverHangsWithAPool(t *testing.T) {
+	p := &pinning{newHand("slow"), make(chan struct{}), nil}
+	goOn := sync.OnceFunc(func() { close(p.registers) })
+	defer time.AfterFunc(patience, goOn).Stop()
+	w := newWorkshopOver(t, []*hand{p.hand}, pinningFactory{p})
+	w.config.Engine.RegisterTimeout = time.Hour
+	made := make(chan *errs.Error)
+	go func() { _, err := w.poolAt(poolKey{}); made <- err }()
+	registers := func() bool {
+		w.regions.retire.mu.Lock()
+		defer w.regions.retire.mu.Unlock()
+		return len(w.regions.retire.of) > 0
+	}
+	for !registers() {
+		runtime.Gosched()
+	}
+	require.Equal(t, []string{"region at its address: a driver has not let it go"}, w.endMemory(20*time.Millisecond))
+	require.Empty(t, made)
+	goOn()
+	err := <-made
+	require.NotNil(t, err)
+	require.Equal(t, errs.EngineClosed, err.Code)
+	p.locked(func() { require.Empty(t, p.keys) })
+}
