@@ -286,7 +286,7 @@ type gathering struct {
 
 var gatherings = sync.Pool{New: func() any { return &gathering{groups: make(map[pair]int)} }}
 
-// newGathering returns an empty one.
+// newGathering returns an empty one, for the caller to put back.
 func newGathering() *gathering {
 	g := gatherings.Get().(*gathering)
 	g.near.reset()
@@ -295,8 +295,6 @@ func newGathering() *gathering {
 	g.pairs, g.after = g.pairs[:0], g.after[:0]
 	return g
 }
-
-func freeGathering(g *gathering) { gatherings.Put(g) }
 
 // group returns the number of a pair's group, which is a new one if it is the number of groups so far. last is the
 // group of the range before.
@@ -348,7 +346,7 @@ func (g *gathering) room(n int) {
 // anywhere appends ranges with addresses for offsets, on a side or on both, in any of its regions.
 func (c *Call) anywhere(r *Ranges) *errs.Error {
 	g := newGathering()
-	defer freeGathering(g)
+	defer gatherings.Put(g)
 	if err := c.placeLocal(&g.near, r.N, r.Local, r.LocalSize, &r.LocalOffsets, &r.Bytes); err != nil {
 		return err
 	}
@@ -362,7 +360,7 @@ func (c *Call) anywhere(r *Ranges) *errs.Error {
 // listed appends ranges of two address lists, by their indexes.
 func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
 	g := newGathering()
-	defer freeGathering(g)
+	defer gatherings.Put(g)
 	if err := g.choose(r, local.pages, remote.pages); err != nil {
 		return err
 	}
@@ -380,7 +378,7 @@ func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
 // placeAnew appends ranges of two address lists in the regions in which they lie now, each looked up by itself.
 func (c *Call) placeAnew(named *gathering, near, far *addressList, segment SegmentID) *errs.Error {
 	g := newGathering()
-	defer freeGathering(g)
+	defer gatherings.Put(g)
 	g.far.byAddress = far.byAddress
 	due := c.terms.Due()
 	var own *region

@@ -163,7 +163,7 @@ func BenchmarkSort(b *testing.B) {
 				few, err := c.sort(g, near, far)
 				require.True(b, few && err == nil)
 				freePlaces(c.lists)
-				freeGathering(g)
+				gatherings.Put(g)
 			}
 		})
 	}

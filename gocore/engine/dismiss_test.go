@@ -58,7 +58,7 @@ func TestACallBesideTheFirstOneRevivesNoIdentity(t *testing.T) {
 		Permission: mem.GlobalReadWrite, Peers: []string{"dns:new"}})
 	require.NoError(t, err)
 	sees := func() int {
-		d, err := other.client.Describe(t.Context(), owner.self(), nil)
+		d, err := other.client.Describe(t.Context(), owner.Self(), nil)
 		require.NoError(t, err)
 		return len(d.Regions)
 	}

@@ -276,7 +276,7 @@ func (e *Engine) logInactive() {
 
 // openSelf makes our own memory segment 0. Its links are attached at its first use.
 func (e *Engine) openSelf() {
-	identity := e.self()
+	identity := e.Self()
 	identity.Self = true
 	p := e.peer(identity)
 	e.segments.mu.Lock()
@@ -301,12 +301,6 @@ func closedError() *errs.Error {
 	return errs.New(errs.EngineClosed, "engine", "the engine is closed")
 }
 
-// self describes this engine to peers.
-func (e *Engine) self() transport.Peer {
-	return transport.Peer{Address: e.address, Name: e.name, MachineID: e.machine, Network: e.network,
-		ID: e.credentials.ID(), Protects: e.protection}
-}
-
 // Address is all that a peer needs to know: "host:port" of the control plane.
 func (e *Engine) Address() string { return e.address }
 
@@ -314,7 +308,10 @@ func (e *Engine) Address() string { return e.address }
 func (e *Engine) Name() string { return e.name }
 
 // Self describes this engine as peers see it.
-func (e *Engine) Self() transport.Peer { return e.self() }
+func (e *Engine) Self() transport.Peer {
+	return transport.Peer{Address: e.address, Name: e.name, MachineID: e.machine, Network: e.network,
+		ID: e.credentials.ID(), Protects: e.protection}
+}
 
 // Port of the control plane.
 func (e *Engine) Port() int { return e.port }

@@ -163,7 +163,7 @@ func (e *Engine) watchGates(c *Call) {
 	g.mu.Unlock()
 	clear(c.gates)
 	c.gates = c.gates[:0]
-	g.rouse()
+	wake(g.wake)
 }
 
 // desert gives up gates for which nobody waits any more. The caller holds e.mu.
@@ -171,11 +171,8 @@ func (g *gates) desert(list []dispatch.GateID) {
 	g.mu.Lock()
 	g.deserted = append(g.deserted, list...)
 	g.mu.Unlock()
-	g.rouse()
+	wake(g.wake)
 }
-
-// rouse wakes the goroutine.
-func (g *gates) rouse() { wake(g.wake) }
 
 // poll looks at all gates once, and returns how many have opened or failed. One goroutine looks at a time: others find
 // nothing.
@@ -206,20 +203,12 @@ func (g *gates) poll(inbox *inbox) (found int) {
 		g.watched.Add(-1)
 		if !gone {
 			found++
-			inbox.notice(notice{kind: noticeGate, gate: s.id, cause: failedGate(err)})
+			inbox.notice(notice{kind: noticeGate, gate: s.id, cause: errs.From("stream", err)})
 		}
 	}
 	clear(g.shut[len(keep):])
 	g.shut = keep
 	return found
-}
-
-// failedGate is why the requests behind a gate fail; nil if it has opened.
-func failedGate(err error) *errs.Error {
-	if err == nil {
-		return nil
-	}
-	return errs.From("stream", err)
 }
 
 // keepGates looks at the gates until the engine closes.

@@ -66,7 +66,7 @@ func (c *Call) pagesOfLease(own *region, from *GridRegion, to Remote, list *plac
 			WithHint("make a grid whose pages are the rows")
 	}
 	g := newGathering()
-	defer freeGathering(g)
+	defer gatherings.Put(g)
 	here, begin := home{own.ID, uint64(own.Addr), own.Size}, uint64(from.Addr-own.Addr)
 	due := c.terms.Due()
 	for i, at := range list.RemoteAt {

@@ -45,9 +45,6 @@ func (k *leaseKeeper) admit(n int) *errs.Error {
 		WithHint("close those that are not needed, or give them an end with expires=")
 }
 
-// keep sets the end of a new lease.
-func (k *leaseKeeper) keep(l *region, expires time.Duration) { _ = k.renew(l, expires) }
-
 // renew sets the end of a lease, 0 for none. It returns false if the lease has ended, or its time was up.
 func (k *leaseKeeper) renew(l *region, expires time.Duration) bool {
 	k.mu.Lock()

@@ -98,7 +98,7 @@ func (e *Engine) Share(of mem.RegionID, s Share) (mem.RegionID, error) {
 		return 0, err
 	}
 	l := list[0]
-	e.leases.keep(l, s.Expires)
+	_ = e.leases.renew(l, s.Expires) // else it has ended already, with its region
 	to := "all"
 	if l.rule != nil {
 		to = l.rule.String()

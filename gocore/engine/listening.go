@@ -38,7 +38,7 @@ func (e *Engine) listen(o Options, undo *steps) error {
 			wanted = append(wanted, net.JoinHostPort(address, port))
 		}
 	}
-	options := control.Options{Self: e.self, Credentials: e.credentials, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
+	options := control.Options{Self: e.Self, Credentials: e.credentials, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
 		Called: e.called, Proved: e.proved, Besides: e.homes(o, wanted),
 		Limits: control.Limits{Connections: c.MaxConnections, ConnectionsPerPeer: c.MaxPeerConnections,
 			Strangers: c.MaxStrangers, CallsPerSecond: c.MaxCalls, Reception: int(c.MaxReception)},

@@ -272,7 +272,7 @@ func (n *notifier) insist(o *outgoing) {
 		ctx, cancel := context.WithTimeout(n.ctx, min(noteCall, left))
 		var err error
 		if o.peer.identity.Self {
-			err = n.engine.notes.take(n.engine.self(), o.message)
+			err = n.engine.notes.take(n.engine.Self(), o.message)
 		} else {
 			err = n.engine.client.Notify(ctx, o.peer.identity, o.flying[0].number, o.message)
 		}

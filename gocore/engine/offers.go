@@ -136,7 +136,7 @@ func (e *Engine) description(listed func(*region) bool) *segment.Description {
 
 // describeSelf describes the engine without regions.
 func (e *Engine) describeSelf(epoch uint64) *segment.Description {
-	self := e.self()
+	self := e.Self()
 	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID, Network: self.Network,
 		ID: self.ID, Version: Version, Epoch: epoch, Fences: transport.Epoch(e.fences.Load()), Others: e.others}
 	d.Transports = make(map[string]transport.Versions, len(e.ports))

@@ -173,7 +173,7 @@ func (p *port) detached(link transport.Link) {
 // Call implements transport.Host.
 func (p *port) Call(ctx context.Context, to transport.Peer, message []byte) ([]byte, error) {
 	if to.Self { // no need to leave the process; only a call that never left it is our own
-		self := p.engine.self()
+		self := p.engine.Self()
 		self.Self = true
 		return p.transport.Serve(ctx, self, message)
 	}
@@ -185,7 +185,7 @@ func (p *port) Call(ctx context.Context, to transport.Peer, message []byte) ([]b
 }
 
 // Self implements transport.Host.
-func (p *port) Self() transport.Peer { return p.engine.self() }
+func (p *port) Self() transport.Peer { return p.engine.Self() }
 
 // Refused implements transport.Host.
 func (p *port) Refused(reason transport.Refusal, from string, cause error) {

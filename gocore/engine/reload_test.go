@@ -227,7 +227,7 @@ func TestAPeerThatRenewsDuringALookStaysKnown(t *testing.T) {
 	ca := securitytest.NewAuthority(t, nil)
 	owner, other := certified(t, ca, "owner"), certified(t, ca, "other")
 	pageOf(t, owner, "kv")
-	is := other.self()
+	is := other.Self()
 	var write func() dispatch.State
 	renew := func() { _, write = pageWriter(t, other, owner, "kv"); require.Equal(t, dispatch.Completed, write()) }
 	onTCP(t, owner, func(was transport.Transport) transport.Transport { return &looking{Transport: was, hook: renew} })

@@ -145,7 +145,7 @@ func (e *Engine) OpenPeer(ctx context.Context, name string) (SegmentID, error) {
 // openTarget opens an engine, one with the wanted identity unless that is nil. Another one refuses our own.
 func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *security.Names, another bool) (_ SegmentID,
 	err error) {
-	identity := e.self()
+	identity := e.Self()
 	var greeting control.Greeting
 	if !e.isOwn(target, wanted) {
 		if greeting, err = e.greet(ctx, target.Address); err != nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -216,13 +217,10 @@ func (e *Engine) removeWaiter(id dispatch.BatchID, w *waiter) {
 	if err != nil {
 		return
 	}
-	for i := range b.waiters {
-		if b.waiters[i] == w {
-			last := len(b.waiters) - 1
-			b.waiters[i], b.waiters[last] = b.waiters[last], nil
-			b.waiters = b.waiters[:last]
-			return
-		}
+	if i := slices.Index(b.waiters, w); i >= 0 {
+		last := len(b.waiters) - 1
+		b.waiters[i], b.waiters[last] = b.waiters[last], nil
+		b.waiters = b.waiters[:last]
 	}
 }
 
