@@ -35,6 +35,8 @@
 //	inbox, notes, history
 //	signal, and all others                        leaves: nothing is taken under them
 //
+// Under the lock of notes the server of the control plane says which peers are connected.
+//
 // A step waits for neither outbox.holder nor gates.polling: a caller that fails leaves its work to the holder. The turn
 // of describing is held while a peer is asked, so callers that wait for it may give up. It stands above all others.
 //

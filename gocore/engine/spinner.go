@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	spinMost = 100 * time.Microsecond
-	spinLast = 50 * time.Microsecond
-	spinTry  = 32
+	spinMost = 100 * time.Microsecond // a wait with its end within this time spins
+	spinLast = 50 * time.Microsecond  // behind the last copied piece, see Wait
+	spinTry  = 32                     // one wait of as many spins where they last longer
 )
 
 // spinner decides for how long a wait polls before it sleeps. Waking a sleeping thread costs 10 to 80 µs, a small
