@@ -137,22 +137,24 @@ func (h *history) since(number uint64, most int) (list []event.Event, next, lost
 	return list, next, lost
 }
 
-// wait returns whether events wait for a follower, after at most timeout. The error is Stale, also where the follower
-// ends meanwhile.
+// wait returns whether events wait for a follower, after at most timeout. It returns false when the follower ends
+// meanwhile, and Stale if there was none.
 func (h *history) wait(id FollowerID, timeout time.Duration) (bool, error) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	for {
-		turned, err := h.look(id)
-		if turned == nil {
-			return err == nil, err
-		}
+	turned, err := h.look(id)
+	for turned != nil {
 		select {
 		case <-turned:
 		case <-timer.C:
 			return false, nil
 		}
+		var ended error
+		if turned, ended = h.look(id); ended != nil { // no error of this call: the next one says it
+			return false, nil
+		}
 	}
+	return err == nil, err
 }
 
 // look returns nil if events wait for a follower, else a channel that is closed when it is time for the next look.
@@ -230,7 +232,7 @@ func (e *Engine) Events(id FollowerID, most int) (list []event.Event, lost uint6
 	return e.history.take(id, most)
 }
 
-// EventsWait returns whether events wait for the follower, after at most timeout. It fails at the end of the engine.
+// EventsWait returns whether events wait for the follower, after at most timeout or at the end of the engine.
 func (e *Engine) EventsWait(id FollowerID, timeout time.Duration) (bool, error) {
 	return e.history.wait(id, timeout)
 }
