@@ -243,7 +243,7 @@ func (e *Engine) mirror(id dispatch.BatchID, now clock.Time) {
 func (e *Engine) finish(b *batch, dirty bool) {
 	b.ended = true
 	if b.note != nil {
-		e.expected.waiting.remove(b.note)
+		e.tails.notes.waiting.remove(b.note)
 	}
 	if len(b.holds) > 0 {
 		e.releaseHolds(b, e.page.state(b.id))

@@ -80,10 +80,7 @@ func (e *Engine) end(timeout time.Duration, cancel bool) (held []string) {
 	left := e.core.Outstanding()
 	e.gone = true
 	e.endRest()
-	for _, w := range e.waiters {
-		w.close()
-	}
-	e.waiters = nil
+	e.waiters.close()
 	e.unlockAndDrain()
 	e.shared.close()
 	if left > 0 {

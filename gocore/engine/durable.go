@@ -18,7 +18,15 @@ import (
 //
 // A sync that was asked for cannot be taken back: the batch ends without waiting for it. It touches no memory.
 
-// syncing are the batches that wait for their files, few at a time. Guarded by the engine's mutex.
+// tails are the ends of batches that wait for something behind the last byte, or have left something behind. Guarded by
+// the engine's mutex.
+type tails struct {
+	syncs     syncing
+	notes     noteLimits
+	lingering []lingering
+}
+
+// syncing are the batches that wait for their files, few at a time.
 type syncing struct {
 	batches []dispatch.BatchID
 	limit   clock.Time // the earliest of them ends as TIMEOUT
@@ -69,16 +77,15 @@ func endOf(cause *errs.Error) dispatch.State {
 	return dispatch.Failed
 }
 
-// tailLimit is the nearest time at which a batch ends although its sync or its notification is not done. The caller
-// holds e.mu.
-func (e *Engine) tailLimit() clock.Time { return min(e.syncing.limit, e.expected.next) }
+// limit is the nearest time at which a batch ends although its sync or its notification is not done.
+func (t *tails) limit() clock.Time { return min(t.syncs.limit, t.notes.next) }
 
 // lateTails ends the batches with syncs and notifications that are too late. The caller holds e.mu.
 func (e *Engine) lateTails(now clock.Time) {
-	if e.syncing.limit <= now {
+	if e.tails.syncs.limit <= now {
 		e.lateSyncs(now)
 	}
-	if e.expected.next <= now {
+	if e.tails.notes.next <= now {
 		e.lateNotes(now)
 	}
 }
@@ -99,7 +106,7 @@ func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {
 		if u.ticket != 0 {
 			continue
 		}
-		s := &e.syncing
+		s := &e.tails.syncs
 		s.tickets++
 		u.ticket, u.limit = s.tickets, min(u.limit, now.Add(e.config.Engine.TransferSyncTimeout))
 		s.limit = min(s.limit, u.limit)
@@ -198,7 +205,7 @@ func (e *Engine) cancelSyncs(b *batch) bool {
 
 // unwait takes a batch out of those that wait for their files.
 func (e *Engine) unwait(id dispatch.BatchID) {
-	s := &e.syncing
+	s := &e.tails.syncs
 	s.batches = slices.DeleteFunc(s.batches, func(other dispatch.BatchID) bool { return other == id })
 	if len(s.batches) == 0 {
 		s.limit = clock.Never
@@ -208,7 +215,7 @@ func (e *Engine) unwait(id dispatch.BatchID) {
 // lateSyncs ends the batches that have waited for their files for too long. The caller holds e.mu.
 func (e *Engine) lateSyncs(now clock.Time) {
 	next := clock.Never
-	for _, id := range slices.Clone(e.syncing.batches) {
+	for _, id := range slices.Clone(e.tails.syncs.batches) {
 		b, err := e.lookup(id)
 		if err != nil {
 			e.unwait(id)
@@ -228,7 +235,7 @@ func (e *Engine) lateSyncs(now clock.Time) {
 		}
 		next = min(next, limit)
 	}
-	e.syncing.limit = next
+	e.tails.syncs.limit = next
 }
 
 // lingering are the regions and files of a batch that ended dirty. A driver or a kernel that has not given an operation
@@ -245,7 +252,7 @@ func (e *Engine) linger(b *batch) {
 	if remains == nil || !remains.Out() {
 		return
 	}
-	e.lingering = append(e.lingering, lingering{remains, slices.Clone(b.uses), slices.Clone(b.files)})
+	e.tails.lingering = append(e.tails.lingering, lingering{remains, slices.Clone(b.uses), slices.Clone(b.files)})
 	clear(b.uses)
 	clear(b.files)
 	b.uses, b.files = b.uses[:0], b.files[:0]
@@ -253,7 +260,7 @@ func (e *Engine) linger(b *batch) {
 
 // letGo releases regions and files that came back. The caller holds e.mu.
 func (e *Engine) letGo() {
-	e.lingering = slices.DeleteFunc(e.lingering, func(l lingering) bool {
+	e.tails.lingering = slices.DeleteFunc(e.tails.lingering, func(l lingering) bool {
 		if l.remains.Out() {
 			return false
 		}
@@ -268,7 +275,7 @@ func (e *Engine) letGo() {
 func (e *Engine) Lingers(id mem.RegionID) bool {
 	e.mu.Lock()
 	defer e.unlockAndDrain()
-	for _, l := range e.lingering {
+	for _, l := range e.tails.lingering {
 		for _, r := range l.regions {
 			if r.belongsTo(id) {
 				return true

@@ -58,19 +58,17 @@ type Engine struct {
 	protection  transport.Protection // of bytes between hosts, at least
 
 	// The core and its mirrors.
-	mu        sync.Mutex
-	core      *dispatch.Core
-	batches   []*batch  // by slot
-	active    int       // batches that have not ended
-	gone      bool      // Close has ended
-	waiters   []*waiter // that no thread uses
-	taken     inbox     // the emptied other half of inbox
-	links     linkTable
-	armed     clock.Time // when the progress goroutine runs a step
-	deferred  deferredWork
-	syncing   syncing
-	expected  noteLimits
-	lingering []lingering
+	mu       sync.Mutex
+	core     *dispatch.Core
+	batches  []*batch // by slot
+	active   int      // batches that have not ended
+	gone     bool     // Close has ended
+	waiters  waiterPool
+	taken    inbox // the emptied other half of inbox
+	links    linkTable
+	armed    clock.Time // when the progress goroutine runs a step
+	deferred deferredWork
+	tails    tails
 
 	inbox        inbox
 	again        atomic.Bool // the core wants another step at once
@@ -79,7 +77,6 @@ type Engine struct {
 	page         *page
 	hints        []hint // of batches, by slot
 	spinner      spinner
-	epollSets    atomic.Int32 // of waiters
 	ring         ring
 	signal       *signal // completions of watched batches, log records
 
@@ -193,7 +190,7 @@ func newEngine(o Options) *Engine {
 	e := &Engine{config: o.Config, protection: protectionOf(c), name: c.Name,
 		machine: meta.MachineID(), network: meta.NetworkID(), numa: readNUMA(),
 		spinner: spinner{cores: runtime.NumCPU(), busyPoll: c.BusyPoll},
-		armed:   clock.Never, syncing: syncing{limit: clock.Never}, expected: noteLimits{next: clock.Never},
+		armed:   clock.Never, tails: tails{syncs: syncing{limit: clock.Never}, notes: noteLimits{next: clock.Never}},
 		progressWake: make(chan struct{}, 1), idle: make(chan struct{}, 1), ended: make(chan struct{}),
 		page: newPage(c.MaxBatches), batches: make([]*batch, c.MaxBatches), hints: make([]hint, c.MaxBatches),
 		store: meta.PeerToPeer{}}

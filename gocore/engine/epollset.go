@@ -43,13 +43,13 @@ func (b *epollSet) close() { _ = unix.Close(b.epoll) }
 // hang hangs the bells of a transport up, marks those that hang, and takes down all others of that transport.
 func (e *Engine) hang(w *waiter, r transport.Exclusive, bells []transport.Watch) {
 	if w.bells == nil {
-		if len(bells) == 0 || e.epollSets.Load() >= epollSetsMost {
+		if len(bells) == 0 || e.waiters.epollSets.Load() >= epollSetsMost {
 			return
 		}
 		if w.bells = newEpollSet(w.signal); w.bells == nil {
 			return
 		}
-		e.epollSets.Add(1)
+		e.waiters.epollSets.Add(1)
 	}
 	w.bells.hang(r, bells)
 }

@@ -149,7 +149,7 @@ func TestARingWakesOneSleeper(t *testing.T) {
 	var running sync.WaitGroup
 	var sleepers [3]*sleeper
 	for i := range sleepers {
-		sleepers[i] = &sleeper{waiter: e.newWaiter()}
+		sleepers[i] = &sleeper{waiter: e.waiters.get()}
 		running.Go(func() { sleepers[i].run(e) })
 	}
 	eventually := func(what string, f func() bool) {
@@ -194,7 +194,7 @@ func TestARingWakesOneSleeper(t *testing.T) {
 func TestAnEpollSetFollowsItsBells(t *testing.T) {
 	w := newTower(t, 2)
 	e := keeper(w)
-	s := e.newWaiter()
+	s := e.waiters.get()
 	defer s.close()
 	ready := func() (list []int) {
 		s.watches = w.Watch(s.watches[:0], transport.AllClasses)
@@ -241,7 +241,7 @@ func TestASleeperHearsBellsBesideOthers(t *testing.T) {
 	defer func() { require.NoError(t, answer.close()) }()
 	for _, beside := range []bool{false, true} {
 		e := keeper(w)
-		s := e.newWaiter()
+		s := e.waiters.get()
 		if beside {
 			e.pollers.parking = append(e.pollers.parking, &finder{s, answer, func() {}})
 			e.pollers.exclusives = append(e.pollers.exclusives, nil)

@@ -7,7 +7,7 @@ import (
 
 // noteLimits has the notifications that batches wait for, the one with the nearest limit first. A transport or the
 // control plane may try for longer: the batch ends at the limit, or when it is cancelled, and a later answer is
-// ignored. Guarded by the engine's mutex.
+// ignored.
 type noteLimits struct {
 	waiting schedule[*note]
 	next    clock.Time // no limit is before it. It stays when its note is taken: most are, and a timer costs more
@@ -17,9 +17,9 @@ type noteLimits struct {
 func (e *Engine) expect(t *note) {
 	t.queued = true
 	e.notifier.queue(t)
-	e.expected.waiting.set(t)
-	e.expected.next = min(e.expected.next, t.limit)
-	e.rearm(e.expected.next)
+	e.tails.notes.waiting.set(t)
+	e.tails.notes.next = min(e.tails.notes.next, t.limit)
+	e.rearm(e.tails.notes.next)
 	e.deferred.notes = true
 }
 
@@ -30,7 +30,7 @@ func (b *batch) expects() bool {
 
 // lateNotes ends the batches that have waited for their notification until its limit. The caller holds e.mu.
 func (e *Engine) lateNotes(now clock.Time) {
-	l := &e.expected
+	l := &e.tails.notes
 	for len(l.waiting) > 0 && l.waiting[0].limit <= now {
 		t := l.waiting[0]
 		l.waiting.remove(t)

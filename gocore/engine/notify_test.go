@@ -31,7 +31,7 @@ func TestABatchEndsAtTheLimitOfItsNotification(t *testing.T) {
 		require.GreaterOrEqual(t, clock.Now(), limit)
 		done(late)
 		w.requireEnd(id, dispatch.TimedOut, errs.Timeout)
-		require.Empty(t, w.expected.waiting)
+		require.Empty(t, w.tails.notes.waiting)
 	}
 }
 
@@ -72,7 +72,7 @@ func TestEachNotificationHasALimitOfItsOwn(t *testing.T) {
 	require.Equal(t, dispatch.Pending, w.Wait(never, 0))
 	done(nil)
 	require.Equal(t, dispatch.Completed, w.Wait(never, 10*time.Second))
-	require.Empty(t, w.expected.waiting)
+	require.Empty(t, w.tails.notes.waiting)
 }
 
 // The transport fails the notification when its link goes, behind the end of the notifier.

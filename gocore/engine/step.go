@@ -119,7 +119,7 @@ func (e *Engine) stepAt(now clock.Time) {
 	if len(e.links.leaving) > 0 {
 		e.links.forget(e.core)
 	}
-	if len(e.lingering) > 0 {
+	if len(e.tails.lingering) > 0 {
 		e.letGo()
 	}
 	e.lateTails(now)
@@ -127,7 +127,7 @@ func (e *Engine) stepAt(now clock.Time) {
 	if again := next <= now; again != e.again.Load() {
 		e.again.Store(again) // the core has more to cut: the caller sends these slices first, then runs another step
 	}
-	if next = min(next, e.tailLimit()); next > now {
+	if next = min(next, e.tails.limit()); next > now {
 		e.rearm(next)
 	}
 }
@@ -264,7 +264,7 @@ func (e *Engine) progress(ctx context.Context) {
 	for {
 		e.mu.Lock()
 		e.step()
-		e.armed = min(e.core.Deadline(), e.tailLimit())
+		e.armed = min(e.core.Deadline(), e.tails.limit())
 		wait := time.Hour
 		if e.armed != clock.Never {
 			wait = max(0, e.armed.Sub(clock.Now()))

@@ -133,7 +133,7 @@ func (e *Engine) park(id dispatch.BatchID, now, until clock.Time) dispatch.State
 		e.pollers.arm()
 		return e.page.state(id)
 	}
-	w := e.newWaiter()
+	w := e.waiters.get()
 	w.classes = b.classes
 	b.waiters = append(b.waiters, w)
 	e.unlockAndDrain()
@@ -207,7 +207,7 @@ func (e *Engine) releaseWaiter(id dispatch.BatchID, w *waiter) {
 	case <-w.wake:
 	default:
 	}
-	e.putWaiter(w)
+	e.waiters.put(w)
 	e.unlockAndDrain()
 }
 
@@ -257,7 +257,7 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 	}
 	ended := 0
 	e.mu.Lock()
-	w := e.newWaiter()
+	w := e.waiters.get()
 	for _, id := range ids {
 		if b, err := e.lookup(id); err == nil && !b.ended {
 			b.waiters = append(b.waiters, w)

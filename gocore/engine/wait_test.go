@@ -252,7 +252,7 @@ func TestTheEndOfABatchWakesASleeperAtAnyMoment(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	e := &Engine{}
 	e.page = newPage(1)
-	w := e.newWaiter()
+	w := e.waiters.get()
 	defer w.close()
 	var begun, ended atomic.Int64
 	watched := &lookout{w: w, ended: &ended}
@@ -317,7 +317,7 @@ func (f *finder) Woken([]transport.Watch) {
 func TestASleeperThatReadsItsOwnEndRaisesNoSignal(t *testing.T) {
 	e := &Engine{}
 	e.page = newPage(1)
-	w := e.newWaiter()
+	w := e.waiters.get()
 	defer w.close()
 	answer, err := newSignal()
 	require.NoError(t, err)

@@ -27,11 +27,18 @@ type waiter struct {
 	bells   *epollSet // nil before the first bell
 }
 
-// newWaiter returns an unused waiter. The caller holds e.mu.
-func (e *Engine) newWaiter() *waiter {
-	if n := len(e.waiters); n > 0 {
-		w := e.waiters[n-1]
-		e.waiters = e.waiters[:n-1]
+// waiterPool has the waiters that no thread uses. Guarded by the engine's mutex.
+type waiterPool struct {
+	idle      []*waiter
+	closed    bool
+	epollSets atomic.Int32 // of all waiters; any goroutine may use it
+}
+
+// get returns an unused waiter.
+func (p *waiterPool) get() *waiter {
+	if n := len(p.idle); n > 0 {
+		w := p.idle[n-1]
+		p.idle = p.idle[:n-1]
 		return w
 	}
 	w := &waiter{wake: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
@@ -40,13 +47,21 @@ func (e *Engine) newWaiter() *waiter {
 	return w
 }
 
-// putWaiter gives a waiter back. The caller holds e.mu.
-func (e *Engine) putWaiter(w *waiter) {
-	if e.gone {
+// put gives a waiter back.
+func (p *waiterPool) put(w *waiter) {
+	if p.closed {
 		w.close()
 		return
 	}
-	e.waiters = append(e.waiters, w)
+	p.idle = append(p.idle, w)
+}
+
+// close closes the waiters, each that a thread uses when it is given back.
+func (p *waiterPool) close() {
+	for _, w := range p.idle {
+		w.close()
+	}
+	p.idle, p.closed = nil, true
 }
 
 func (w *waiter) close() {
