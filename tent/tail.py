@@ -21,7 +21,7 @@ class Tail:
     It counts instead of relying on references: the garbage collector ends the members of a cycle in any order.
     """
 
-    __slots__ = ("_closed", "_id", "_library", "_lock", "_memories")
+    __slots__ = ("_closed", "_early", "_id", "_library", "_lock", "_memories")
 
     def __init__(self, library: Library, id: int) -> None:
         self._closed = False
@@ -29,6 +29,7 @@ class Tail:
         self._id = id
         self._lock = threading.RLock()  # a finalizer may run inside the guarded lines
         self._memories = 0
+        self._early: list[int] = []  # regions, the memory of which was dropped before they were closed
 
     def allocated(self) -> None:
         """One more memory to be freed. Raises EngineClosedError once the engine has closed."""
@@ -46,11 +47,24 @@ class Tail:
             self._forget()
 
     def free_memory(self, region: int) -> None:
-        """Unmaps the memory of a closed region. For Memory's finalizer: raises nothing."""
+        """Unmaps the memory of a region once that is closed. For Memory's finalizer: raises nothing.
+
+        The collector may end a Memory before its engine, and then its region is open until the engine has closed.
+        """
+        closed = self._closed
         try:
             self.free(region)
+            return
         except TentError as error:
-            loop.logger.error("memory could not be unmapped: %s", error)
+            why = error
+        with self._lock:
+            early = not self._closed
+            if early:
+                self._early.append(region)
+        if closed:
+            loop.logger.error("memory could not be unmapped: %s", why)
+        elif not early:  # the engine has closed meanwhile
+            self.free_memory(region)
 
     def free(self, region: int) -> None:
         """Unmaps the memory of a closed region, also of a closed engine."""
@@ -62,6 +76,9 @@ class Tail:
         with self._lock:
             self._closed = True
             last = self._memories == 0
+            early, self._early = self._early, []
+        for region in early:
+            self.free_memory(region)
         if last:
             self._forget()
 

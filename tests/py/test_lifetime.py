@@ -23,7 +23,7 @@ from conftest import Pair
 
 import tent
 import tent.testing
-from tent import _native
+from tent import _native, loop
 from tent.testing import PeerProcess
 
 pytestmark = pytest.mark.clock  # limits of time, and an idle process
@@ -285,6 +285,35 @@ def test_things_dropped_unclosed_are_reported_and_end_later(pair: Callable[..., 
     with pytest.warns(ResourceWarning, match="'lost'"):
         del engine
         gc.collect()
+
+
+class Owner:
+    """An object of a program that refers to itself, as one does with a bound method in a callback."""
+
+    def __init__(self) -> None:
+        self.own = self
+        self.engine = tent.Engine()
+        self.region = self.engine.allocate(4096)
+
+
+@pytest.mark.interpreter
+@pytest.mark.filterwarnings("ignore:.*dropped without close:ResourceWarning")
+def test_the_memory_of_a_cycle_goes_with_its_engine(engine: tent.Engine, caplog: pytest.LogCaptureFixture) -> None:
+    """The collector finalizes the members of a cycle in any order, the memory perhaps before its engine."""
+
+    def mapped() -> bool:
+        with open("/proc/self/maps") as maps:
+            return any(line.startswith(place) and "memfd:tent" in line for line in maps)
+
+    owner = Owner()
+    place, tail = f"{owner.region.address:x}-", owner.engine._tail
+    assert mapped()
+    del owner
+    gc.collect()
+    closed = threading.Event()
+    loop.run_soon(closed.set)  # behind the close, on the thread that the other engine keeps
+    assert closed.wait(30)
+    assert not mapped() and tail._memories == 0 and not caplog.records
 
 
 def test_the_transfer_of_a_batch_keeps_the_operands_until_it_goes() -> None:
