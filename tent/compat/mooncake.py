@@ -191,7 +191,7 @@ class TransferEngine:
 
     def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes | str, length: int) -> int:
         """Copies bytes into registered or allocated memory of this process. Text is UTF-8."""
-        data = src_ptr.encode() if isinstance(src_ptr, str) else bytes(src_ptr)
+        data = src_ptr.encode() if isinstance(src_ptr, str) else bytes(memoryview(src_ptr))  # bytes(5) are five zeros
         return self._done("write_bytes_to_buffer", self._memory.write, dest_address, data, length)
 
     def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:

@@ -196,6 +196,8 @@ def test_managed_memory(pair: Pair) -> None:
     assert here.write_bytes_to_buffer(mine, "h\u00e9", 3) == 0 and here.read_bytes_from_buffer(mine, 4) == b"h\xc3\xa9l"
     assert here.write_bytes_to_buffer(mine + 4094, b"hello", 5) == -1
     assert here.write_bytes_to_buffer(mine, b"hello", 6) == -1
+    with pytest.raises(TypeError):
+        here.write_bytes_to_buffer(mine, 4, 4)  # type: ignore[arg-type]  # bytes(4) are four zeros
     with pytest.raises(tent.InvalidArgumentError):
         here.read_bytes_from_buffer(mine + 4090, 7)
     assert here.free_managed_buffer(mine, 4096) == 0 == there.free_managed_buffer(theirs, 4096)

@@ -429,6 +429,8 @@ def test_what_is_wrong_is_named(agents: Agents, seed: int) -> None:
         (nixl.nixlNotPostedError, "not posted", lambda: agent.check_xfer_state(handle)),
         (nixl.nixlNoTelemetryError, "capture_telemetry", lambda: agent.get_xfer_telemetry(handle)),
         (nixl.nixlInvalidParamError, "1 to 128 bytes", lambda: agents("x" * 129)),
+        (TypeError, "a str, not int", lambda: agents(7)),
+        (TypeError, "bytes-like", lambda: agent.send_notif("a", 5)),  # bytes(5) are five zeros
         (nixl.nixlNotSupportedError, "BLOCK", lambda: agent.register_memory([(0, 8, 0, "")], "BLOCK")),
         (tent.InvalidArgumentError, "priority", lambda: agents("y", options={"priority": "urgent"})),
         (tent.InvalidArgumentError, "'prio' is unknown", lambda: agents("y", options={"prio": 1})),

@@ -10,6 +10,7 @@ import socket
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,31 @@ pytest.importorskip("numpy")
 
 from nixl_agents import Agents
 
+import tent
 from tent.compat import nixl
-from tent.compat.nixl import listener
+from tent.compat.nixl import agent, listener
 
 pytestmark = pytest.mark.adapters
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_agent_that_cannot_listen_leaves_no_engine_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tent.Engine] = []
+
+    def engine(*given: Any) -> tent.Engine:
+        made.append(tent.Engine(*given))
+        return made[-1]
+
+    monkeypatch.setattr(agent, "Engine", engine)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for port, kind, words in (
+            (taken.getsockname()[1], nixl.nixlBackendError, "nobody can listen"),
+            (1 << 16, nixl.nixlInvalidParamError, "listen_port is 65536"),
+            ("8888", nixl.nixlInvalidParamError, "listen_port is '8888'"),
+        ):
+            with pytest.raises(kind, match=words):
+                nixl.nixl_agent("a", nixl.nixl_agent_config(enable_listen_thread=True, listen_port=port))
+    assert len(made) == 3 and all(each.closed for each in made)
 
 
 def test_an_exchange_has_one_limit_however_many_pieces_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,6 +268,11 @@ def test_a_wrong_list_is_named(agents: Agents, seed: int) -> None:
         (nixl.nixlInvalidParamError, "memory type is 'RAM'", lambda: agent.get_xfer_descs([(1, 2, 3)], "RAM")),
         (nixl.nixlInvalidParamError, "tuple of 3", lambda: agent.get_xfer_descs([(1, 2)], "DRAM")),
         (nixl.nixlInvalidParamError, "not negative", lambda: agent.get_xfer_descs([(-1, 2, 0)], "DRAM")),
+        *(
+            (nixl.nixlInvalidParamError, "three integers", lambda row=row: agent.get_xfer_descs([row], "DRAM"))
+            for row in ((4096, 4096 / 2, 0), ("4096", 8, 0), (4096, None, 0), (1 << 64, 8, 0))
+        ),
+        (nixl.nixlInvalidParamError, "N x 5", lambda: agent.prep_xfer_dlist("", strided * 1.0, "DRAM")),
         (nixl.nixlInvalidParamError, "N x 3", lambda: agent.get_xfer_descs(np.zeros((2, 4), int), "DRAM")),
         (nixl.nixlInvalidParamError, "call trim", lambda: agent.get_xfer_descs(descriptors.nixlRegDList("DRAM"))),
         (nixl.nixlInvalidParamError, "at least one range", lambda: agent.prep_xfer_dlist("", [], "DRAM")),

@@ -72,16 +72,22 @@ class nixl_agent:
         with translating():
             self.engine = Engine(self.options.config)
         self._closed = False
-        self._memory = Memory(self.engine, self.name, self.backends)
-        self._remotes = Remotes(self.engine, self.name)
-        self._mailbox = Mailbox(self.engine, self.name)
-        self._moves = moves.Moves(self.engine, self.name, self._memory, self._remotes, self._mailbox, self.options)
-        for backend in self.plugin_list if instantiate_all and nixl_conf is None else conf.backends:
-            if backend in self.plugin_list:
-                self.create_backend(backend)
-            else:
-                logger.warning("tent does not stand for the backend %s: it is left out", backend)
-        self._listener = Listener(self, conf.port) if conf.enable_listen else None
+        self._listener: Listener | None = None
+        try:
+            self._memory = Memory(self.engine, self.name, self.backends)
+            self._remotes = Remotes(self.engine, self.name)
+            self._mailbox = Mailbox(self.engine, self.name)
+            self._moves = moves.Moves(self.engine, self.name, self._memory, self._remotes, self._mailbox, self.options)
+            for backend in self.plugin_list if instantiate_all and nixl_conf is None else conf.backends:
+                if backend in self.plugin_list:
+                    self.create_backend(backend)
+                else:
+                    logger.warning("tent does not stand for the backend %s: it is left out", backend)
+            if conf.enable_listen:
+                self._listener = Listener(self, conf.port)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def notifs(self) -> dict[str, list[bytes]]:

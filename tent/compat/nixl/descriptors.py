@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -218,8 +220,9 @@ def _table(rows: Any) -> Any:
         if len(row) != 3:
             raise nixlInvalidParamError(f"a descriptor is (address, length, device), not {row!r}")
     try:
-        return np.array(listed, dtype=np.uint64).reshape(len(listed), 3)
-    except (OverflowError, TypeError, ValueError) as error:
+        words = array("Q", chain.from_iterable(listed))  # which takes no fraction and no text, as NumPy would
+        return np.array(words).reshape(len(listed), 3)
+    except (OverflowError, TypeError) as error:
         raise nixlInvalidParamError(f"a descriptor is three integers, not negative: {error}") from None
 
 
@@ -250,6 +253,8 @@ def is_strided(descs: Any) -> bool:
 
 def strided(rows: Any) -> Any:
     """The rows of a strided list. Its columns are address, length, device, stride and count."""
+    if rows.dtype.kind not in "iu":
+        raise nixlInvalidParamError(f"a strided list is N x 5 integers, not {rows.shape} of {rows.dtype}")
     table = np.ascontiguousarray(rows, dtype=np.uint64)
     if not table[:, 4].all():
         raise nixlInvalidParamError("a strided descriptor has a count of 0")

@@ -17,7 +17,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from .errors import nixlBackendError, nixlNotSupportedError
+from .errors import nixlBackendError, nixlInvalidParamError, nixlNotSupportedError
 
 if TYPE_CHECKING:
     from .agent import nixl_agent
@@ -36,6 +36,8 @@ class Listener:
     """Serves metadata on a port, on the address on which the engine listens."""
 
     def __init__(self, agent: nixl_agent, port: int) -> None:
+        if not isinstance(port, int) or not 0 <= port < 1 << 16:
+            raise nixlInvalidParamError(f"listen_port is {port!r}: it must be a number from 0 to 65535")
         host = agent.engine.address.rpartition(":")[0].strip("[]")
         self._agent = weakref.ref(agent)  # an agent that is dropped closes, and its listener with it
         settings = agent.engine.config
@@ -45,7 +47,6 @@ class Listener:
         try:
             self._socket = socket.create_server((host, port), family=_family(host))
         except OSError as error:
-            agent.engine.close(timeout=0)
             raise nixlBackendError(
                 f"nobody can listen on {host}:{port}: {error}; give another listen_port to nixl_agent_config"
             ) from error

@@ -40,11 +40,13 @@ _numbers = itertools.count(1)
 
 def encoded(message: bytes | str | memoryview) -> bytes:
     """A message as bytes; text is UTF-8."""
-    return message.encode() if isinstance(message, str) else bytes(message)
+    return message.encode() if isinstance(message, str) else bytes(memoryview(message))  # bytes(5) are five zeros
 
 
 def checked_name(name: str) -> str:
     """Returns an agent's name, and refuses one that does not fit into a notification's name or would cut it short."""
+    if not isinstance(name, str):
+        raise TypeError(f"an agent's name is a str, not {type(name).__name__}")
     try:
         data = name.encode()
     except UnicodeEncodeError:
