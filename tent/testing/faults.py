@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from tent.errors import InvalidArgumentError
@@ -58,7 +59,7 @@ def swap_transport_for_test(engine: Engine, slot: str, transport: str) -> None:
 
 def pace_of(rate: float | str, what: str = "slow") -> int:
     """Bytes a second, at least 1, from a number or a size."""
-    return max(1, bytes_of(round(rate) if isinstance(rate, float) else rate, what))
+    return max(1, bytes_of(round(rate) if isinstance(rate, float) and isfinite(rate) else rate, what))
 
 
 class How(TypedDict, total=False):

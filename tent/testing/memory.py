@@ -11,6 +11,8 @@ import mmap
 import random
 from functools import lru_cache
 
+from tent.quantities import bytes_of
+
 PERIOD = 1_000_003  # a prime
 GUARD = 2 * 4096 + 13  # bytes on each side that nobody may touch
 
@@ -38,7 +40,8 @@ class Memory:
     memory.check()             # these bytes, and no other ones, have changed
     """
 
-    def __init__(self, size: int, seed: int, alignment: int = 0) -> None:
+    def __init__(self, size: int | str, seed: int, alignment: int | str = 0) -> None:
+        size, alignment = bytes_of(size, "size", least=1), bytes_of(alignment, "alignment")
         self.size = size
         self._start = -(-GUARD // 4096) * 4096 + alignment
         self._map = mmap.mmap(-1, self._start + size + GUARD)

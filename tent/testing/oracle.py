@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 import tent
+from tent.quantities import bytes_of
 
 from .memory import Memory
 from .pair import Cluster
@@ -53,7 +54,7 @@ class Oracle:
         self._moves: list[_Move] = []
 
     def regions(
-        self, cluster: Cluster, size: int, op: str = "write", *, peer: int = 0, alignment: int = 0
+        self, cluster: Cluster, size: int | str, op: str = "write", *, peer: int = 0, alignment: int | str = 0
     ) -> tuple[tent.Region, tent.RemoteRegion]:
         """Returns a region here and one of a peer, each of `size` bytes, with every byte known.
 
@@ -62,6 +63,7 @@ class Oracle:
         """
         if op not in ("write", "read"):
             raise tent.InvalidArgumentError(f'op is {op!r}: "write" or "read"')
+        size, alignment = bytes_of(size, "size", least=1), bytes_of(alignment, "alignment")
         seeds = next(self._seeds)
         near_seed, far_seed = (seeds, seeds + 1) if op == "write" else (seeds + 1, seeds)
         there, name = cluster.peers[peer], f"oracle-{len(self._moves)}"

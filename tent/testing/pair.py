@@ -52,7 +52,7 @@ class Cluster:
         *,
         rails: int = 1,
         rate: float | str | None = RATE,
-        transports: Iterable[str] | None = ("tcp",),
+        transports: str | Iterable[str] | None = ("tcp",),
         seed: int = 0,
         swap: Mapping[str, str] | None = None,
         peer_settings: Mapping[str, Any] | None = None,
@@ -66,7 +66,7 @@ class Cluster:
         chosen: dict[str, Any] = {"allow_faults": True, "faults": f"seed={seed}; {pace}"}
         chosen["transports/tcp/addresses"] = [f"127.0.0.{1 + i}" for i in range(rails)]
         if transports is not None:
-            wanted = set(transports)
+            wanted = {transports} if isinstance(transports, str) else set(transports)
             chosen |= {f"transports/{name}/enable": name in wanted for name in {"tcp", "shm"} | wanted}
         chosen |= settings
         self.engine = tent.Engine(chosen, name="near")

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
+from tent.errors import InvalidArgumentError
+
 from .faults import Struck
 from .ports import keep_port, port_of
 
@@ -82,6 +84,8 @@ class PeerProcess:
 
     def stop(self) -> None:
         """kill -STOP; returns when it stands still."""
+        if not self.alive:
+            raise RuntimeError(f"{self!r} cannot be stopped")
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
@@ -90,7 +94,8 @@ class PeerProcess:
         self.process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Kills it and starts a new one, without regions, at the same address."""
+        """Kills it and starts a new one, without regions, at the same address. Segments of before lead to the old one:
+        `pair.segments[0] = pair.engine.open(pair.peer.address)` leads to the new one."""
         self.kill()
         self._close_pipes()
         self.process = self._start()
@@ -138,10 +143,12 @@ class PeerProcess:
 
             assert pair.peer.run(largest, name="kv") == 255
 
-        Arguments and result are JSON. The file is loaded over there as a module of its own, once. It may print: that
-        goes to the standard error of this process.
+        Arguments and result are JSON. The file is loaded over there as a module of its own, once, so the function
+        stands at its top level. It may print: that goes to the standard error of this process.
         """
         assert not none, "arguments of run() go by name"
+        if not getattr(function, "__qualname__", "").isidentifier():
+            raise InvalidArgumentError(f"{function!r} is not found over there: it must be at the top level of a file")
         file = os.path.abspath(function.__code__.co_filename)
         return self.ask("run", file=file, function=function.__name__, arguments=arguments)
 
@@ -253,10 +260,10 @@ def main() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            answer = {"ok": commands[command.pop("do")](**command)}
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), file=answers, flush=True)
+            answer = json.dumps({"ok": commands[command.pop("do")](**command)})
+        except Exception as error:  # also of a result that is no JSON
+            answer = json.dumps({"error": f"{type(error).__name__}: {error}"})
+        print(answer, file=answers, flush=True)
     engine.close(timeout=0)
 
 

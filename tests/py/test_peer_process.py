@@ -160,6 +160,9 @@ def test_functions_run_in_the_peer(pytester: pytest.Pytester) -> None:
         def broken(there):
             raise KeyError("nothing")
 
+        def packed(there):
+            return b"no JSON"
+
         def test_results_errors_and_the_module_there(tent_pair):
             peer = tent_pair().peer
             peer.region("kv", 5000, seed=3)
@@ -168,6 +171,10 @@ def test_functions_run_in_the_peer(pytester: pytest.Pytester) -> None:
             assert CALLS == []  # and is not this one
             with pytest.raises(RuntimeError, match="peer-0: KeyError: 'nothing'"):
                 peer.run(broken)
+            with pytest.raises(RuntimeError, match="peer-0: TypeError: .*JSON"):
+                peer.run(packed)  # and it goes on
+            with pytest.raises(ValueError, match="top level of a file"):
+                peer.run(lambda there: 1)
             assert peer.wrong("kv", 3) == "" and "byte 0 of 5000" in peer.wrong("kv", 4)
             peer.fill("kv", 4)
             assert peer.wrong("kv", 4) == ""
