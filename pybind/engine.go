@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/transports/all"
@@ -98,9 +99,13 @@ func Info(id int64) (string, error) {
 		for _, name := range e.Transports() {
 			numbers[name] = e.Config().NumberOf(name)
 		}
+		var events []string
+		for _, kind := range event.Kinds() {
+			events = append(events, kind.String())
+		}
 		return toJSON(map[string]any{"address": e.Address(), "name": e.Name(), "id": e.Self().ID.String(),
 			"port": e.Port(), "page_address": uint64(address), "page_bytes": size, "event_fd": e.EventFd(),
-			"note_fd": e.NoteFd(), "config": settings, "numbers": numbers, "platforms": e.Platforms(),
+			"note_fd": e.NoteFd(), "config": settings, "events": events, "numbers": numbers, "platforms": e.Platforms(),
 			"default_priority": e.Config().Engine.DefaultPriority}), nil
 	})
 }
@@ -267,6 +272,10 @@ func Segment(id int64, segment int64, refresh bool) (string, error) {
 		regions := make([]map[string]any, 0, len(info.Regions))
 		for i := range info.Regions {
 			regions = append(regions, fieldsOf(&info.Regions[i]))
+		}
+		var events []string
+		for _, kind := range event.Kinds() {
+			events = append(events, kind.String())
 		}
 		return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name,
 			"machine_id": info.Peer.MachineID, "id": info.Peer.ID.String(), "identity": info.Peer.Identity,

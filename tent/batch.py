@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi, _native, moving
 from ._abi import Terms
@@ -170,6 +170,9 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"<Batch of {self._requests} requests at {self._engine.address}{'' if self._builder else ', used up'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Batch cannot be pickled or copied; it belongs to its engine")
 
     def __del__(self) -> None:
         if getattr(self, "_builder", 0) and _native.reachable():

@@ -376,7 +376,7 @@ class Engine(Moves, Admission):
         file = {"create": create, "size": size, "truncate": truncate, "readonly": readonly, "cached": cached}
         return await aio.in_thread(partial(how, **file, durability=durability))
 
-    def export(self, regions: Iterable[Region | str] | None = None) -> bytes:
+    def export(self, regions: Region | str | Iterable[Region | str] | None = None) -> bytes:
         """Returns a blob for a handshake of your own; open() takes it in another process.
 
         Example:
@@ -385,6 +385,8 @@ class Engine(Moves, Admission):
 
         It has addresses, the id of the engine, regions (all named ones unless chosen) and versions, and no secrets.
         """
+        if isinstance(regions, (str, Region)):
+            regions = [regions]
         names = None if regions is None else [r if isinstance(r, str) else r.name for r in regions]
         return base64.b64decode(self._call(self._library.pybind_Export, json.dumps(names)))
 
@@ -428,7 +430,7 @@ class Engine(Moves, Admission):
         own and begins at the oldest event kept.
         """
         self._check_open()
-        return Events(self)
+        return Events(self, self._info["events"])
 
     def metrics(self) -> dict[str, float]:
         """Returns every counter by name, with and without labels."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _html, _native
-from .errors import EngineClosedError, TentError
+from .errors import EngineClosedError, InvalidArgumentError, TentError
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -86,13 +86,14 @@ class Events(Stream[Event]):
     reader: a late one loses the oldest, and `lost` counts them.
     """
 
-    __slots__ = {"_closed": "", "lost": "Events that this reader has missed, because it was late."}
+    __slots__ = {"_closed": "", "_kinds": "", "lost": "Events that this reader has missed, because it was late."}
 
-    def __init__(self, engine: Handle) -> None:
-        """For engine.events()."""
+    def __init__(self, engine: Handle, kinds: Sequence[str]) -> None:
+        """For engine.events(). `kinds` are the names of all kinds."""
         self._closed = True  # until there is something to close
         super().__init__(engine, engine._call(engine._library.pybind_EventsOpen), "event")
         self._closed = False
+        self._kinds = kinds
         self.lost = 0
         engine._streams.add(self)
 
@@ -103,9 +104,16 @@ class Events(Stream[Event]):
 
     def wait_for(self, wanted: str | Callable[[Event], bool], timeout: float | str | None = None) -> Event:
         """The next event of a kind, or the next that `wanted` says yes to; others before it are taken too. The builtin
-        TimeoutError if none comes within `timeout` seconds."""
-        fits = wanted if callable(wanted) else lambda event: bool(event.kind == wanted)
-        return self._next(fits, timeout)
+        TimeoutError if none comes within `timeout` seconds, InvalidArgumentError for a kind that there is not."""
+        if callable(wanted):
+            return self._next(wanted, timeout)
+        if wanted not in self._kinds:
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(wanted), self._kinds, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._kinds)}"
+            raise InvalidArgumentError(f"there is no event of the kind {wanted!r}", hint=hint)
+        return self._next(lambda event: bool(event.kind == wanted), timeout)
 
     def fileno(self) -> int:
         """A file descriptor that is readable while some wait; for select and epoll, not for reading."""
@@ -151,7 +159,7 @@ class Events(Stream[Event]):
         """The last events, for a notebook; nothing is taken from this reader."""
         if self.closed:
             return _html.table(("events", "closed"), ())
-        with Events(self._engine) as others:
+        with Events(self._engine, self._kinds) as others:
             last = others.drain()[-_SHOWN:]
         rows = ((f"{e.time:.3f}", e.kind, e.transport, e.peer, e.rail, e.error or e.note) for e in last)
         return _html.table(("time", "kind", "transport", "peer", "rail", "why"), rows, f"the last {len(last)} events")

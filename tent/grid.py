@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native
 from .enums import LOCAL_SEGMENT_ID
@@ -92,6 +92,9 @@ class Grid:
         address = getattr(self._keep, "address", "")  # of the segment
         side = f"remote of {address}," if address else "remote" if self.remote else "local"
         return f"<Grid {side} {self.n_pages} pages of {self.page_bytes} bytes in {self.n_regions} regions>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied; it belongs to its engine")
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and _native.reachable():

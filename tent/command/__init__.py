@@ -68,6 +68,21 @@ def seconds(text: str) -> float:
     return n
 
 
+def place(text: str) -> str:
+    """Where somebody listens: "127.0.0.1:9100", "[::1]:9100"."""
+    host, _, port = text.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return text
+
+
+def name(text: str) -> str:
+    """A name, which is never empty."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: peers find the region by its name")
+    return text
+
+
 class Parser(argparse.ArgumentParser):
     """The parser of the command, with the names of its commands in the order of the help."""
 
@@ -80,9 +95,9 @@ def parser() -> Parser:
     head.add_argument("--version", action="version", version=f"tent {tent.__version__}")
     commands = head.add_subparsers(required=True, metavar="command", parser_class=argparse.ArgumentParser)
 
-    def add(name: str, function: Callable[[argparse.Namespace], int], *flags: Flag) -> None:
+    def add(word: str, function: Callable[[argparse.Namespace], int], *flags: Flag) -> None:
         text = (function.__doc__ or "").split("\n\n")[0]
-        command = commands.add_parser(name, help=text, description=text)
+        command = commands.add_parser(word, help=text, description=text)
         command.set_defaults(function=function)
         for flag, keywords in flags:
             command.add_argument(flag, **keywords)
@@ -118,7 +133,7 @@ def parser() -> Parser:
         serve.run,
         CONFIG,
         ("--name", {"help": "the engine's name"}),
-        ("--region", {"default": "memory", "help": "the region's name"}),
+        ("--region", {"type": name, "default": "memory", "help": "the region's name"}),
         ("--size", {"type": size, "default": 64 << 20, "help": "its bytes, for example 64M"}),
         ("--with-stdin", {"action": "store_true", "help": argparse.SUPPRESS}),  # for `tent bench`
     )
@@ -141,7 +156,15 @@ def parser() -> Parser:
     add(
         "top",
         top.run,
-        ("address", {"nargs": "+", "metavar": "HOST:PORT", "help": "where an engine serves metrics (metrics/listen)"}),
+        (
+            "address",
+            {
+                "nargs": "+",
+                "type": place,
+                "metavar": "HOST:PORT",
+                "help": "where an engine serves metrics (metrics/listen)",
+            },
+        ),
         ("--interval", {"type": seconds, "default": 0.5, "help": "time between two looks"}),
         ("--looks", {"type": count, "help": "end after this number of looks"}),
     )

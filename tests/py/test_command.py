@@ -321,7 +321,11 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     done = run("serve", "--size", "1X")
     assert done.returncode == 2 and "it must be a number of bytes" in done.stderr
     mistakes = [(["serve", "--size", wrong], "it must be a number of bytes") for wrong in ("0", "-1", "K", "")]
-    for words, said in [*mistakes, (["bench", "--priority", "urgent"], "high, medium, low"), ([], "usage: ")]:
+    mistakes += [
+        (["top", wrong], "is not HOST:PORT") for wrong in ("here", ":9100", "http://127.0.0.1:9100/metrics", "h:")
+    ]
+    mistakes += [(["serve", "--region", ""], "it is empty"), (["bench", "--priority", "urgent"], "high, medium, low")]
+    for words, said in [*mistakes, ([], "usage: ")]:
         with pytest.raises(SystemExit, check=lambda exit: exit.code == 2):
             command.main(words)
         assert said in capsys.readouterr().err, words

@@ -44,6 +44,15 @@ def test_events_have_their_place(connected: tuple[tent.Engine, tent.Engine]) -> 
         assert events.lost == 0
 
 
+def test_a_kind_that_there_is_not_is_no_wait(engine: tent.Engine) -> None:
+    with engine.events() as events:
+        kept = len(engine.events().drain())
+        for wanted, words in (("rail_dwon", "did you mean 'rail_down'"), ("zzz", "known: rail_up, "), (5, "kind 5")):
+            with pytest.raises(tent.InvalidArgumentError, match=words):
+                events.wait_for(wanted)  # type: ignore[arg-type]  # without a time-out
+        assert len(events.drain()) == kept  # none was taken
+
+
 def test_each_reader_sees_all_events(connected: tuple[tent.Engine, tent.Engine]) -> None:
     near, far = connected
     first, second = near.events(), near.events()

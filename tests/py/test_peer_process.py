@@ -136,8 +136,9 @@ def test_peers_may_be_killed_stopped_and_restarted(pytester: pytest.Pytester) ->
                 assert segment.alive()
             first.kill()
             assert not first.alive and second.alive and "ended" in repr(first)
-            with pytest.raises(RuntimeError):
-                first.metrics()
+            for call in (first.metrics, first.stop):
+                with pytest.raises(RuntimeError):
+                    call()
             assert second.metrics()["tent_regions"] == 1
             tent_oracle.check()
             assert "2 peers" in repr(cluster)

@@ -255,35 +255,6 @@ def test_faults_that_hit_nothing_are_refused(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=8)
 
 
-def test_sizes_are_texts_too_and_wrong_numbers_are_named(pytester: pytest.Pytester) -> None:
-    result = run(
-        pytester,
-        """
-        import pytest
-        import tent
-
-        def test_texts(tent_pair, tent_oracle):
-            pair = tent_pair(transports="tcp")
-            src, dst = tent_oracle.regions(pair, "1 MiB", alignment="64")
-            assert pair.engine.write(src, dst).result(10) == 1 << 20
-            tent_oracle.check()
-
-        def test_wrong_ones(tent_pair, tent_oracle, tent_faults):
-            pair = tent_pair()
-            for size in (0, -4, 1.5, "many", None):
-                with pytest.raises(tent.InvalidArgumentError, match="size is"):
-                    tent_oracle.regions(pair, size)
-            for rate in (float("inf"), float("nan"), -1.0, "fast"):
-                with pytest.raises(tent.InvalidArgumentError, match="slow is"):
-                    tent_faults.slow(rate)
-            pair.peer.kill()
-            with pytest.raises(RuntimeError, match="cannot be stopped"):
-                pair.peer.stop()
-        """,
-    )
-    result.assert_outcomes(passed=2)
-
-
 def test_heal_and_seed_need_no_engine(pytester: pytest.Pytester) -> None:
     """So a fixture may heal behind any test. A seed is that of the engines that come later."""
     run(
@@ -504,7 +475,3 @@ def test_memory_knows_its_expected_bytes() -> None:
     memory.fill(4)
     memory.check()
     assert bytes(memory.view[10:20]) == tent.testing.pattern(4, 10, 10)
-    assert tent.testing.Memory("4 KiB", seed=3).size == 4096
-    for size, alignment, words in ((0, 0, "size is 0"), ("4 Kb/s", 0, "size is"), (8, -1, "alignment is -1")):
-        with pytest.raises(tent.InvalidArgumentError, match=words):
-            tent.testing.Memory(size, 3, alignment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import tent
 from tent import command
 from tent.quantities import bytes_of, seconds_of
-from tent.testing import Faults, Pair, injected
+from tent.testing import Faults, Memory, Oracle, Pair, injected
 
 np = pytest.importorskip("numpy")  # one interpreter of the suite has it
 
@@ -210,3 +211,20 @@ def test_priorities_are_members(engine: tent.Engine) -> None:
             for call in calls:
                 with pytest.raises(INVALID, match=r"priority.*PRIO_HIGH \(0\), .*_MEDIUM \(1\) or .*_LOW \(2\)"):
                     call()
+
+
+def test_the_kit_for_tests_takes_texts_too() -> None:
+    oracle = Oracle(seed=1)
+    assert Memory("4 KiB", seed=3).size == 4096
+    with Pair(transports="tcp") as pair:
+        src, dst = oracle.regions(pair, "1 MiB", alignment="64")
+        assert pair.engine.write(src, dst).result(10) == 1 << 20
+        oracle.check()
+        for size in (0, -4, 1.5, "many", None):
+            for call in (partial(oracle.regions, pair, size), partial(Memory, size, 3)):
+                with pytest.raises(INVALID, match="size is"):
+                    call()
+        for rate in (float("inf"), float("nan"), -1.0, "fast"):
+            with pytest.raises(INVALID, match="slow is"):
+                pair.faults.slow(rate)
+        oracle.look_again()

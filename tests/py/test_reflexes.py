@@ -300,6 +300,14 @@ def test_first_guesses_name_the_cure(engine: tent.Engine) -> None:
             engine.read(fixed, source)
 
 
+def test_one_region_is_exported_as_several_are(engines: Callable[..., tent.Engine]) -> None:
+    near, far = engines(), engines()
+    with far.allocate(64, name="kv") as kv, far.allocate(64, name="other"):
+        for chosen in ("kv", kv, ["kv"], [kv]):
+            with near.open(far.export(chosen)) as peer:
+                assert list(peer) == ["kv"]
+
+
 def test_a_misspelled_attribute_is_an_error(engines: Callable[..., tent.Engine]) -> None:
     owner, engine = engines(), engines()
     with owner.allocate(4096, name="kv") as region, engine.open(owner.address) as peer, engine.events() as events:
