@@ -20,6 +20,9 @@ func go_open_segment(engine C.tent_engine_t, handle *C.tent_segment_id_t, name *
 	if handle == nil {
 		return wrong("handle is NULL")
 	}
+	if name == nil { // as getenv() gives it; "" is the engine's own memory
+		return wrong("segment_name is NULL")
+	}
 	segment, err := pybind.OpenSegment(number(engine), read(name), "", false, false, openMs)
 	if err != nil {
 		return failed(err)

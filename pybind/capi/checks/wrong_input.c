@@ -103,6 +103,7 @@ static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	REFUSED(tent_segment_name(engine, NULL, 100), "too short");
 	REFUSED(tent_segment_name(engine, small, sizeof small), "too short");
 	REFUSED(tent_open_segment(engine, NULL, "127.0.0.1:1"), "handle is NULL");
+	REFUSED(tent_open_segment(engine, &segment, NULL), "segment_name is NULL");
 	REFUSED(tent_open_segment(engine, &segment, "no such thing"), "no such thing");
 	REFUSED(tent_open_lease(engine, NULL, 0, "lease1-", NULL), "handle is NULL");
 	REFUSED(tent_open_lease(engine, &segment, 0, NULL, NULL), "no token");

@@ -147,7 +147,8 @@ int tent_transport_number(tent_engine_t engine, const char *name);
 int tent_segment_name(tent_engine_t engine, char *buf, size_t buf_len);
 int tent_rpc_server_addr_port(tent_engine_t engine, char *addr_buf, size_t buf_len, uint16_t *port);
 
-/* "host:port", "host:port/region", "file:///path", or "" for the engine's own memory. Fails at once if nobody is there. */
+/* "host:port", "host:port/region", "file:///path", or "" for the engine's own memory. NULL is an error. Fails at once if
+ * nobody is there. */
 int tent_open_segment(tent_engine_t engine, tent_segment_id_t *handle, const char *segment_name);
 /* Another engine with one of these identities, or none: patterns with spaces between, NULL for any. */
 int tent_open_segment_of(tent_engine_t engine, tent_segment_id_t *handle, const char *segment_name,
@@ -179,8 +180,8 @@ int tent_register_memory_batch_ex(tent_engine_t engine, void **addrs, size_t *si
  * the 32 hexadecimal digits of one engine (16 or more and a *). NULL is all peers. Others do not learn of the range. */
 int tent_register_memory_for(tent_engine_t engine, void *addr, size_t size, tent_memory_options_t *opts,
                              const char *peers);
-/* Size 0 goes by the address alone, and is refused where several registered ranges begin there. Returns when no peer can touch the bytes any more. After an error the range is still
- * registered and its memory in use: call again. */
+/* Size 0 goes by the address alone, and is refused where several registered ranges begin there. Returns when no peer can
+ * touch the bytes any more. After an error the range is still registered and its memory in use: call again. */
 int tent_unregister_memory(tent_engine_t engine, void *addr, size_t size);
 /* Memory with pages missing, such as a reservation that fills: a transfer that needs bytes without pages fails as
  * ADDRESS_NOT_REGISTERED, and no other does. Call tent_remap_memory when pages came or went. */
