@@ -8,10 +8,11 @@ import select
 import stat
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from . import _html
 from .errors import InvalidArgumentError
+from .quantities import integer_of
 
 _FILE_MAX = 4 << 20  # as gocore/config: a path that names a device by mistake must not fill memory
 _PIPE_SECONDS = 10.0  # as gocore/config: for the bytes of a pipe, which may have no writer
@@ -36,7 +37,14 @@ class Setting(NamedTuple):
 
 
 class Settings(dict[str, Setting]):
-    """Every setting by its key; in a notebook a table of those that somebody set, and of the number of the others."""
+    """Every setting by its key, to be read; in a notebook a table of those that somebody set, and of the number of the
+    others."""
+
+    def __setitem__(self, key: str, value: Any) -> NoReturn:
+        raise TypeError("settings are given when an engine is made: Engine(config, **settings)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
 
     def _repr_html_(self) -> str:
         said = {key: setting for key, setting in self.items() if not setting.origin.startswith("default")}
@@ -110,10 +118,19 @@ def _no_number(word: str) -> None:
 def _text(tree: Mapping[str, Any]) -> str:
     for key, value in tree.items():
         try:
-            json.dumps(value, allow_nan=False)
+            json.dumps(value, allow_nan=False, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"the setting {key!r} is not JSON: {error}") from None
-    return json.dumps(tree) if tree else ""
+    return json.dumps(tree, default=_plain) if tree else ""
+
+
+def _plain(value: Any) -> Any:
+    """Paths and integers of NumPy in JSON's form."""
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if (n := integer_of(value)) is not None:
+        return n
+    return json.JSONEncoder().default(value)  # raises the usual error
 
 
 def _load(config: Any) -> dict[str, Any]:
@@ -123,7 +140,7 @@ def _load(config: Any) -> dict[str, Any]:
         return dict(config)
     if not isinstance(config, (str, os.PathLike)):
         raise InvalidArgumentError(f"config is {type(config).__name__!r}: a dict, JSON text or a path is needed")
-    text = str(config)
+    text = os.fsdecode(config)
     if text.lstrip().startswith("{"):
         return parsed(text, "config")
     try:

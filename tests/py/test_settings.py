@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import re
 import threading
 from collections.abc import Iterator
@@ -32,6 +34,34 @@ def test_a_default_follows_a_value_that_bounds_it() -> None:
     with tent.Engine({"transports/tcp/window_bytes": 1 << 16}) as engine:
         slice_bytes = engine.config["transports/tcp/slice_bytes"]
         assert (slice_bytes.value, slice_bytes.origin) == (1 << 16, "default (at most transports/tcp/window_bytes)")
+
+
+def test_a_setting_is_not_changed_by_its_view() -> None:
+    with tent.Engine() as engine:
+        config = engine.config
+        with pytest.raises(TypeError, match="given when an engine is made"):
+            config[LANES] = 4
+        assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config == engine.config
+
+
+class Integer:
+    """An integer that is no int, as those of NumPy."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def __index__(self) -> int:
+        return self._n
+
+
+def test_paths_and_integers_of_any_kind_are_values(tmp_path: Path) -> None:
+    key = tmp_path / "cluster.key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    member = {"cluster_key": key}
+    with tent.Engine({"max_failover_attempts": Integer(3)}, security=member) as engine:
+        assert engine.config["security/cluster_key"].value == str(key)
+        assert engine.config["max_failover_attempts"].value == 3
 
 
 @pytest.mark.parametrize("value", [0, 17])
