@@ -160,7 +160,7 @@ def check(prefix: Path) -> None:
         raise SystemExit(f"libtent.so does not export what transfer_engine.h declares, and nothing else: {wrong}")
     flags = ["-Wall", "-Wextra", "-Werror", f"-I{prefix}/include"]
     link = ["-pthread", f"-L{prefix}/lib", "-Xlinker", f"-rpath={prefix}/lib", "-ltent"]
-    compilers = {".c": [CC, "-std=c11"], ".cc": [CXX, "-std=c++17"]}
+    compilers = {".c": [CC, "-std=c11"], ".cc": [CXX, "-std=c++11"]}
     given = [*(path for path in (prefix / "include").rglob("*") if path.is_file()), prefix / "lib" / "libtent.so.key"]
     versions = said(CC, "--version") + said(CXX, "--version")
     env = os.environ | {

@@ -456,7 +456,10 @@ class TransferEngine {
 		return Status::of(tent_submit_ex(engine_, batch_id, list.data(), list.size(), &options));
 	}
 	static TransferStatus converted(const tent_status_t &raw) {
-		return {static_cast<TransferStatusEnum>(raw.status), static_cast<size_t>(raw.transferred_bytes)};
+		TransferStatus status;
+		status.s = static_cast<TransferStatusEnum>(raw.status);
+		status.transferred_bytes = static_cast<size_t>(raw.transferred_bytes);
+		return status;
 	}
 	tent_engine_t engine_ = nullptr;
 };
