@@ -1,4 +1,4 @@
-"""Sizes and durations as people read them."""
+"""Sizes, durations and names as people read them."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def duration(ns: int) -> str:
             value = ns / scale
             return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
     return f"{ns} ns"
+
+
+def name(text: str) -> str:
+    """The name of a peer's region, its control characters escaped: they would steer a terminal."""
+    return text if text.isprintable() else repr(text)[1:-1]

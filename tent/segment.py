@@ -42,7 +42,7 @@ class RemoteSlice:
             return f"<{segment.address}{bounds}>"
         for name, region in segment._regions.items():
             if region._id == self.region_id:
-                return f"<{name}{bounds} of {segment.address}>"
+                return f"<{_text.name(name)}{bounds} of {segment.address}>"
         return f"<{self.offset:#x} {size} of {segment.address}>"
 
 
@@ -342,7 +342,8 @@ class Segment:
         if self.path is not None:
             what = _text.size(self._size)
         else:
-            shown = [f"{name} {_text.size(region.size)}" for name, region in list(self._regions.items())[:_SHOWN]]
+            first = list(self._regions.items())[:_SHOWN]
+            shown = [f"{_text.name(name)} {_text.size(region.size)}" for name, region in first]
             more = len(self._regions) - len(shown)
             what = ", ".join([*shown, *([f"{more} more"] if more else [])]) or "no named regions"
         return f"<Segment {self.address}: {what}{state}>"

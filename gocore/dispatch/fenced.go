@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"strconv"
+
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
@@ -76,13 +78,14 @@ func (c *Core) endsIn(p *plan.Plan, epoch transport.Epoch, fences map[RegionKey]
 	return RegionKey{}, false
 }
 
-// nameRegion adds the name of the task's remote region to an error about that.
+// nameRegion adds the name of the task's remote region to an error about that. The peer chose the name, so it is quoted
+// with its control characters.
 func nameRegion(err *errs.Error, t *task) *errs.Error {
 	name := t.spec.Plan.Region
 	if name == "" || err.Scope != errs.ScopeSlice || err.Side != errs.SideRemote {
 		return err
 	}
 	full := *err
-	full.Cause = "region \"" + name + "\": " + full.Cause
+	full.Cause = "region " + strconv.Quote(name) + ": " + full.Cause
 	return &full
 }

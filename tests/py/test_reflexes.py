@@ -352,6 +352,19 @@ def test_representations_name_hosts_and_regions(engines: Callable[..., tent.Engi
         assert repr(file) == f"<Segment file://{tmp_path}/file: 8.0 KiB>"
 
 
+def test_the_name_of_a_peers_region_cannot_steer_the_terminal(engines: Callable[..., tent.Engine]) -> None:
+    owner, engine = engines(), engines()
+    name, shown = "kv\x1b[2J\n", r"kv\x1b[2J\n"
+    with owner.allocate(64, name=name) as region, engine.open(owner.address) as peer, engine.allocate(64) as local:
+        remote = peer[name]
+        for text in (repr(peer), repr(remote), repr(remote[0:8])):
+            assert shown in text and text.isprintable()
+        region.close()
+        with pytest.raises(tent.TransferError) as ended:
+            engine.write(local, remote).result(LIMIT)
+        assert f'region "{shown}"' in str(ended.value) and str(ended.value).isprintable()
+
+
 def test_notebooks_show_tables(engines: Callable[..., tent.Engine]) -> None:
     engine = engines(name="<script>", log_level="error")
     with engine.allocate(4096, name="kv") as region, engine.open("") as own, engine.events() as events:
