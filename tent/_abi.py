@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Any, Final
 
+from ._text import shown
 from ._transports import HINTS
 from .enums import PRIO_HIGH, IntentType, OpCode, TransportType
 from .errors import InvalidArgumentError
@@ -96,13 +97,13 @@ def number(name: str, word: Any) -> int:
         return WORDS[name][word]
     except (KeyError, TypeError):
         known = " or ".join(f'"{known}"' if known else "None" for known in reversed(WORDS[name]))
-        raise InvalidArgumentError(f"{name} is {word!r}: it must be {known}") from None
+        raise InvalidArgumentError(f"{name} is {shown(word)}: it must be {known}") from None
 
 
 def name_number(term: str, name: str) -> int:
     """The number of a name: its 64-bit FNV-1a hash in UTF-8, 0 for the empty name."""
     if not isinstance(name, str):
-        raise InvalidArgumentError(f"{term} is {name!r}: it must be a text")
+        raise InvalidArgumentError(f"{term} is {shown(name)}: it must be a text")
     number = 0xCBF29CE484222325 if name else 0
     for byte in name.encode(errors="surrogatepass"):
         number = (number ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
@@ -120,7 +121,7 @@ def mask(term: str, names: int | str | Iterable[str]) -> int:
     except (AttributeError, KeyError, TypeError):
         known = ", ".join(sorted(set(HINTS) - {"unspec"}))
         raise InvalidArgumentError(
-            f"{term} is {names!r}: it must be names of transports", hint=f"known: {known}"
+            f"{term} is {shown(names)}: it must be names of transports", hint=f"known: {known}"
         ) from None
     return bits
 
@@ -129,7 +130,7 @@ def wrong(terms: Terms) -> InvalidArgumentError:
     """Why terms do not fit into words: the first one that is not an integer of 64 bits, not negative."""
     for name, value in zip(TAKES, terms, strict=True):
         if not hasattr(type(value), "__index__") or not 0 <= value < 1 << 64:
-            return InvalidArgumentError(f"{name} is {value!r}: it must be {TAKES[name]}")
+            return InvalidArgumentError(f"{name} is {shown(value)}: it must be {TAKES[name]}")
     return InvalidArgumentError("an operand is not an integer of 64 bits, not negative")
 
 

@@ -1,6 +1,11 @@
-"""Sizes, durations and names as people read them."""
+"""Sizes, durations, names and wrong values as people read them."""
 
 from __future__ import annotations
+
+from array import array
+
+_LONGEST = 200  # characters or bytes of a wrong value that an error has whole
+_MOST = 8  # items of a list
 
 
 def size(n: int) -> str:
@@ -25,3 +30,15 @@ def duration(ns: int) -> str:
 def name(text: str) -> str:
     """The name of a peer's region, its control characters escaped: they would steer a terminal."""
     return text if text.isprintable() else repr(text)[1:-1]
+
+
+def shown(value: object) -> str:
+    """A wrong value, for the error about it. It may be a whole cache that stands where its address was wanted: an error
+    with all of its bytes would need several times its memory, and would bring them into the log."""
+    if isinstance(value, (str, bytes, bytearray, array)) and len(value) > _LONGEST:
+        return f"a {type(value).__name__} of {len(value)} items"
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        first = [shown(item) for item in value[:_MOST]] + ["..."] * (len(value) > _MOST)
+        listed = ", ".join(first)
+        return f"[{listed}]" if isinstance(value, list) else f"({listed}{',' * (len(value) == 1)})"
+    return repr(value)

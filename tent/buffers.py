@@ -12,6 +12,7 @@ import re
 import sys
 from typing import Any, NamedTuple
 
+from ._text import shown
 from .errors import InvalidArgumentError
 from .quantities import integer_of
 
@@ -71,7 +72,7 @@ def _checked(address: int, size: int, read_only: bool, location: str, owner: obj
 def _from_pair(pair: tuple[Any, ...]) -> Buffer:
     address, size = map(integer_of, pair) if len(pair) == 2 else (None, None)
     if address is None or size is None:
-        raise InvalidArgumentError(f"a tuple must be (address, size), two integers, not {pair!r}")
+        raise InvalidArgumentError(f"a tuple must be (address, size), two integers, not {shown(pair)}")
     return _checked(address, size, False, "*", pair)
 
 

@@ -15,6 +15,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
+from ._text import shown
 from ._transports import learn_transports
 from .addresses import Addresses
 from .admission import Admission
@@ -53,7 +54,7 @@ def permission_of(wanted: Permission) -> int:
     try:
         return int(Permission(wanted))
     except ValueError:
-        raise InvalidArgumentError(f"permission is {wanted!r}: it must be a tent.Permission") from None
+        raise InvalidArgumentError(f"permission is {shown(wanted)}: it must be a tent.Permission") from None
 
 
 class Engine(Moves, Admission):
@@ -305,12 +306,14 @@ class Engine(Moves, Admission):
         """
         self._check_open()
         if isinstance(target, str) and target.startswith(("/", "./", "../", "~")):
-            raise InvalidArgumentError(f"{target!r} is no address", hint="a file is file:///path or a pathlib.Path")
+            raise InvalidArgumentError(
+                f"{shown(target)} is no address", hint="a file is file:///path or a pathlib.Path"
+            )
         options = files.Options(create, size, truncate, readonly, cached, durability)
         path = files.path_of(target)
         if (identity is not None or wait) and (path is not None or not isinstance(target, str)):
             given = "identity=" if identity is not None else "wait="
-            raise InvalidArgumentError(f"target is {target!r}, and {given} belongs to the address of a peer")
+            raise InvalidArgumentError(f"target is {shown(target)}, and {given} belongs to the address of a peer")
         if path is not None:
             return Segment(self, files.open_file(self, path, options, timeout))
         options.refuse(target)
@@ -318,7 +321,7 @@ class Engine(Moves, Admission):
             blob = buffers.describe(bytes(target))
             return Segment(self, self._call(self._library.pybind_OpenBlob, blob.address, blob.size))
         if not isinstance(target, str):
-            raise InvalidArgumentError(f"target is {target!r}: an address or a blob of export() is needed")
+            raise InvalidArgumentError(f"target is {shown(target)}: an address or a blob of export() is needed")
         return self._opened(text_of(target, "target"), identity, False, wait, timeout)
 
     def _opened(
@@ -347,7 +350,7 @@ class Engine(Moves, Admission):
         """
         self._check_open()
         if not isinstance(address, str):
-            raise InvalidArgumentError(f"address is {address!r}: the text of another engine's address is needed")
+            raise InvalidArgumentError(f"address is {shown(address)}: the text of another engine's address is needed")
         return self._opened(text_of(address, "address"), identity, True, wait, timeout)
 
     async def open_async(

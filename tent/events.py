@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _html, _native
+from ._text import shown
 from .errors import EngineClosedError, InvalidArgumentError, TentError
 from .stream import Stream
 
@@ -110,9 +111,9 @@ class Events(Stream[Event]):
         if wanted not in self._kinds:
             from difflib import get_close_matches
 
-            near = get_close_matches(str(wanted), self._kinds, 1)
+            near = get_close_matches(wanted, self._kinds, 1) if isinstance(wanted, str) and len(wanted) < 64 else []
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._kinds)}"
-            raise InvalidArgumentError(f"there is no event of the kind {wanted!r}", hint=hint)
+            raise InvalidArgumentError(f"there is no event of the kind {shown(wanted)}", hint=hint)
         return self._next(lambda event: bool(event.kind == wanted), timeout)
 
     def fileno(self) -> int:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from ._text import shown
 from .errors import InvalidArgumentError
 from .quantities import bytes_of
 
@@ -35,7 +36,7 @@ def durable(durability: Any) -> bool:
     """Returns whether a transfer ends only when its bytes are on stable storage."""
     if durability not in (None, "data"):
         raise InvalidArgumentError(
-            f'durability is {durability!r}: it must be None or "data"',
+            f'durability is {shown(durability)}: it must be None or "data"',
             hint='None: the bytes were handed to the kernel; "data": fdatasync has returned',
         )
     return durability is not None
@@ -50,7 +51,7 @@ class Options:
         flags = {"create": create, "truncate": truncate, "readonly": readonly, "cached": cached}
         for name, value in flags.items():
             if not isinstance(value, bool):
-                raise InvalidArgumentError(f"{name} is {value!r}: it must be True or False")
+                raise InvalidArgumentError(f"{name} is {shown(value)}: it must be True or False")
         self.size = 0 if size is None else bytes_of(size, "size")
         synced = durable(durability)
         self.flags = create * _CREATE | truncate * _TRUNCATE | readonly * _READONLY | cached * _CACHED

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from ._text import shown
 from .errors import InvalidArgumentError
 
 _LEGACY, _PER_THREAD = 1, 2  # CU_STREAM_LEGACY and CU_STREAM_PER_THREAD
@@ -22,7 +23,7 @@ def handle(stream: object) -> int:
     found = _found(stream)
     if found is None or not 0 <= found[0] < 1 << 64:
         raise InvalidArgumentError(
-            f"stream is {stream!r}: it must be a stream of a device, or its handle",
+            f"stream is {shown(stream)}: it must be a stream of a device, or its handle",
             hint="torch.cuda.current_stream(), an object with __cuda_stream__, or a CUstream as an integer",
         )
     number, device = found

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native
+from ._text import shown
 from .enums import LOCAL_SEGMENT_ID
 from .errors import InvalidArgumentError
 from .quantities import bytes_of
@@ -116,7 +117,7 @@ def shape(
         if name != "rows":
             numbers[name] = bytes_of(value, name, least=int(name == "page_bytes"))
     if isinstance(rows, bool) or not hasattr(rows, "__index__") or not 0 < rows < 1 << 63:
-        raise InvalidArgumentError(f"rows is {rows!r}: it must be an integer, at least 1")
+        raise InvalidArgumentError(f"rows is {shown(rows)}: it must be an integer, at least 1")
     return numbers
 
 
@@ -135,7 +136,7 @@ def own(
     for part in chosen:
         region, start = (part.region, part.offset) if isinstance(part, RegionSlice) else (part, 0)
         if not isinstance(region, Region) or region._engine is not engine:
-            raise InvalidArgumentError(f"{part!r} is not a region of this engine")
+            raise InvalidArgumentError(f"{shown(part)} is not a region of this engine")
         region._check_open()
         described.append({"address": part.address, "id": region._id, "offset": start, "size": part.size})
         memories.append(region._memory)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from . import buffers
 from ._abi import Strided
+from ._text import shown
 from .errors import InvalidArgumentError
 
 UNSIGNED = 16  # beside the item size: the items are unsigned
@@ -60,7 +61,7 @@ def _pair(pair: Any, what: str) -> Any:
             return pair
     except TypeError:
         pass
-    raise InvalidArgumentError(f"{what}: {pair!r} is no pair (address, size)")
+    raise InvalidArgumentError(f"{what}: {shown(pair)} is no pair (address, size)")
 
 
 def one(value: int) -> Index:

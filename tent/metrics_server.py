@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ._text import shown
 from .errors import EngineClosedError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -63,6 +64,6 @@ def serve_metrics(engine: Handle, port: int = 0, host: str = "127.0.0.1") -> Met
     RpcServiceError when the port is taken.
     """
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
-        raise InvalidArgumentError(f"port is {port!r}: it must be a number from 0 to 65535")
+        raise InvalidArgumentError(f"port is {shown(port)}: it must be a number from 0 to 65535")
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return MetricsServer(engine, engine._call(engine._library.pybind_ServeMetrics, place))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _abi, buffers, grid, indexes, quantities
 from ._abi import Terms
+from ._text import shown
 from ._transports import HINTS, TransportType
 from .errors import InvalidArgumentError, InvalidEntryError
 from .region import Region, RegionSlice
@@ -55,7 +56,9 @@ def transport_number(hint: Any) -> int:
             if hint in HINTS.values():
                 return int(hint)
     known = {number: name for name, number in sorted(HINTS.items(), reverse=True)}  # one name of each
-    raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(sorted(known.values())))
+    raise InvalidArgumentError(
+        f"hint {shown(hint)} names no transport", hint="known: " + ", ".join(sorted(known.values()))
+    )
 
 
 def deadline(timeout: float | str) -> int:
@@ -265,7 +268,7 @@ class Packed:
     def __init__(self, notify: Any, trace: Any = None) -> None:
         told = notify is not None
         if told and (not isinstance(notify, tuple) or len(notify) != 2):
-            raise InvalidArgumentError(f"notify is {notify!r}: it must be (name, message)")
+            raise InvalidArgumentError(f"notify is {shown(notify)}: it must be (name, message)")
         name, message = (_encoded(part, "notification") for part in notify or (b"", b""))
         mark = _trace(trace)
         if len(name) > NAME_MAX:
@@ -287,7 +290,7 @@ def _trace(text: Any) -> bytes:
     if text is None:
         return b""
     if not isinstance(text, str):
-        raise InvalidArgumentError(f"trace is {text!r}: it must be a str")
+        raise InvalidArgumentError(f"trace is {shown(text)}: it must be a str")
     encoded = _encoded(text, "trace")
     if len(encoded) > TRACE_MAX:
         raise InvalidArgumentError(f"the trace has {len(encoded)} bytes: the limit is {TRACE_MAX}")
@@ -299,7 +302,7 @@ def _encoded(text: Any, what: str) -> bytes:
         try:
             return text.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            raise InvalidArgumentError(f"{what} {text!r}: {error}") from None
+            raise InvalidArgumentError(f"{what} {shown(text)}: {error}") from None
     if isinstance(text, (bytes, bytearray, memoryview)):
         return bytes(text)
     raise InvalidArgumentError(f"a notification is str or bytes, not {type(text).__name__!r}")

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from . import _abi
+from ._text import shown
 from .errors import InvalidArgumentError
 from .records import Request, pack
 from .terms import not_a_priority
@@ -18,7 +19,7 @@ _PRIORITY = _abi.COLUMNS.index("priority")
 def listed(requests: Any) -> list[Any]:
     """Requests as a list."""
     if not isinstance(requests, Iterable):
-        raise InvalidArgumentError(f"requests is {requests!r}: tent.Request objects or a RequestArray are needed")
+        raise InvalidArgumentError(f"requests is {shown(requests)}: tent.Request objects or a RequestArray are needed")
     return list(requests)
 
 
@@ -60,4 +61,4 @@ def _name_wrong_field(rows: list[tuple[Any, ...]]) -> None:
         for name, value in zip(_abi.COLUMNS, row, strict=True):
             if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
                 takes = _abi.TAKES.get(name, "an integer of 64 bits, not negative")
-                raise InvalidArgumentError(f"{name} of request {i} is {value!r}: it must be {takes}")
+                raise InvalidArgumentError(f"{name} of request {i} is {shown(value)}: it must be {takes}")

@@ -15,6 +15,7 @@ import operator
 import re
 from typing import Any
 
+from ._text import shown
 from .errors import InvalidArgumentError
 
 _QUANTITY = re.compile(r" *([0-9]+)(?:\.([0-9]+))? *([^0-9. ]*) *")
@@ -38,7 +39,7 @@ def bytes_of(value: Any, what: str, least: int = 0, most: int = _MOST - 1) -> in
         at_least = f", at least {least}" if least else ""
         at_most = f", at most {most}" if n is not None and n > most else ""
         raise InvalidArgumentError(
-            f'{what} is {value!r}: it must be a number of bytes{at_least}{at_most}, or a text like "64MiB"'
+            f'{what} is {shown(value)}: it must be a number of bytes{at_least}{at_most}, or a text like "64MiB"'
         )
     return n
 
@@ -58,9 +59,9 @@ def text_of(value: Any, what: str, needed: bool = False) -> str:
     if value is None and not needed:
         return ""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{what} is {value!r}: it must be a str")
+        raise InvalidArgumentError(f"{what} is {shown(value)}: it must be a str")
     if "\0" in value or _LONE.search(value):
-        raise InvalidArgumentError(f"{what} is {value!r}: it has a NUL, or a surrogate that UTF-8 cannot write")
+        raise InvalidArgumentError(f"{what} is {shown(value)}: it has a NUL, or a surrogate that UTF-8 cannot write")
     return value
 
 
@@ -79,7 +80,9 @@ def seconds_of(value: Any, what: str = "timeout", none: str = "") -> float:
         except OverflowError:
             pass  # as far beyond every time as infinity
     if not 0 <= seconds < _INFINITE:  # NaN too
-        raise InvalidArgumentError(f'{what} is {value!r}: it must be seconds, at least 0, or a text like "20ms"{none}')
+        raise InvalidArgumentError(
+            f'{what} is {shown(value)}: it must be seconds, at least 0, or a text like "20ms"{none}'
+        )
     return seconds
 
 

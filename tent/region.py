@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, _text
+from ._text import shown
 from .enums import Permission
 from .errors import InvalidArgumentError, InvalidEntryError, TentError
 from .memory import Memory, not_back
@@ -29,7 +30,7 @@ _SHARE = "region.share(region[0:4096], name), or a list of slices"
 def byte_range(key: Any, size: int, what: str) -> tuple[int, int]:
     """Start and length of a slice of bytes: inside, not empty, step 1; nothing is ever clamped."""
     if not isinstance(key, slice):
-        raise InvalidArgumentError(f"{what}[{key!r}]: a slice of bytes is needed", hint="write region[start:stop]")
+        raise InvalidArgumentError(f"{what}[{shown(key)}]: a slice of bytes is needed", hint="write region[start:stop]")
     try:
         start = 0 if key.start is None else operator.index(key.start)
         stop = size if key.stop is None else operator.index(key.stop)
@@ -54,7 +55,7 @@ def identities(what: str, patterns: str | Iterable[str] | None) -> str:
         return ""
     listed = [patterns] if isinstance(patterns, str) else list(patterns) if isinstance(patterns, Iterable) else [None]
     if not all(isinstance(pattern, str) for pattern in listed):
-        raise InvalidArgumentError(f"{what} is {patterns!r}: it must be patterns of identities")
+        raise InvalidArgumentError(f"{what} is {shown(patterns)}: it must be patterns of identities")
     return json.dumps(listed)
 
 
@@ -172,7 +173,7 @@ class Region:
         if isinstance(dtype, str):
             found = getattr(torch, dtype, None)
             if not isinstance(found, torch.dtype):
-                raise InvalidArgumentError(f"torch has no dtype {dtype!r}")
+                raise InvalidArgumentError(f"torch has no dtype {shown(dtype)}")
             dtype = found
         if self._memory.read_only:
             raise InvalidArgumentError(
@@ -352,7 +353,9 @@ class Region:
         self._check_open()
         parts = self._parts(part)
         if permission is not None and permission not in (Permission.GlobalReadOnly, Permission.GlobalReadWrite):
-            raise InvalidArgumentError(f"permission is {permission!r}: a lease is GlobalReadOnly or GlobalReadWrite")
+            raise InvalidArgumentError(
+                f"permission is {shown(permission)}: a lease is GlobalReadOnly or GlobalReadWrite"
+            )
         made = self._engine._call_long_json(
             self._engine._library.pybind_ShareRegion,
             self._id,
@@ -449,7 +452,9 @@ def _expires(expires: float | str | None) -> int:
         return 0
     if (time := _native.milliseconds(expires, name="expires")) > 0:
         return time
-    raise InvalidArgumentError(f"expires is {expires!r}: a lease ends later than it begins", hint="close() ends it now")
+    raise InvalidArgumentError(
+        f"expires is {shown(expires)}: a lease ends later than it begins", hint="close() ends it now"
+    )
 
 
 class Lease(Region):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import _abi
+from ._text import shown
 from .errors import InvalidArgumentError
 from .quantities import integer_of
 
@@ -67,7 +68,7 @@ class RequestArray(_abi.Columns):
     def __init__(self, n: int) -> None:
         count = integer_of(n)
         if count is None or count < 1:
-            raise InvalidArgumentError(f"RequestArray({n!r}): at least one request is needed")
+            raise InvalidArgumentError(f"RequestArray({shown(n)}): at least one request is needed")
         self._hold(array("Q", bytes(8 * _abi.RECORD_WORDS)) * count)
 
     def _hold(self, words: array[int]) -> None:

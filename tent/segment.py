@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from . import _native, _text
+from ._text import shown
 from .addresses import Addresses
 from .enums import Permission
 from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError
@@ -144,13 +145,13 @@ class Segment:
         if isinstance(key, slice):
             return self._single()[key]
         if not isinstance(key, str):
-            raise InvalidArgumentError(f"segment[{key!r}]: a region's name is needed, or a slice of bytes")
+            raise InvalidArgumentError(f"segment[{shown(key)}]: a region's name is needed, or a slice of bytes")
         if self.path is not None:
             raise InvalidArgumentError(f"{self.address} is a file and has no regions", hint="slice it: file[0:4096]")
         region = self._regions.get(key) or self.refresh().get(key)
         if region is None:
             known = ", ".join(map(repr, self._regions)) or "none"
-            raise AddressNotRegisteredError(f"{self.address} has no region {key!r}; its named regions: {known}")
+            raise AddressNotRegisteredError(f"{self.address} has no region {shown(key)}; its named regions: {known}")
         return region
 
     def __contains__(self, name: object) -> bool:
@@ -191,8 +192,8 @@ class Segment:
             raise InvalidArgumentError(f"{self.address} is a file and has no addresses", hint="slice it: file[0:4096]")
         at, n = integer_of(address), integer_of(size)
         if at is None or n is None or not (0 < at < 1 << 64 and 0 < n <= (1 << 64) - at):
-            first = repr(address) if at is None else hex(at)
-            raise InvalidArgumentError(f"memory({first}, {size!r}) is not a range of an address space")
+            first = shown(address) if at is None else hex(at)
+            raise InvalidArgumentError(f"memory({first}, {shown(size)}) is not a range of an address space")
         return RemoteSlice(self, 0, at, n)
 
     def lease(self, token: str, timeout: float | str = 10) -> RemoteRegion:
@@ -238,7 +239,7 @@ class Segment:
             elif isinstance(region, RemoteRegion) and region.segment is self:
                 described.append({"id": region._id, "offset": 0, "size": region.size})
             else:
-                raise InvalidArgumentError(f"{region!r} is not a region of {self.address}, nor a slice of one")
+                raise InvalidArgumentError(f"{shown(region)} is not a region of {self.address}, nor a slice of one")
         numbers = shape(page_bytes, stride, offset, rows, row_stride)
         return Grid(self._engine, self._handle, described, self, **numbers)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from . import _abi, moving
+from ._text import shown
 from .enums import IntentType
 from .errors import InvalidArgumentError
 from .gpu_stream import handle
@@ -79,13 +80,13 @@ def filled(op: int, priority: int, packed: Any) -> _abi.Terms:
 def required(names: Require) -> int:
     """Returns the mask of the transports that a move requires; no names are an error, not every transport."""
     if isinstance(names, int) or not names or not (mask := _abi.mask("require", names)):
-        raise InvalidArgumentError(f"require is {names!r}: it must name a transport, or be None for any of them")
+        raise InvalidArgumentError(f"require is {shown(names)}: it must name a transport, or be None for any of them")
     return mask
 
 
 def not_a_priority(priority: object) -> InvalidArgumentError:
     """The error for True and False, which Python would take for 1 and 0."""
-    return InvalidArgumentError(f"priority is {priority!r}: it must be {_abi.TAKES['priority']}")
+    return InvalidArgumentError(f"priority is {shown(priority)}: it must be {_abi.TAKES['priority']}")
 
 
 def documented(function: F) -> F:

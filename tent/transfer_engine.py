@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, buffers, files, moving, packing
+from ._text import shown
 from .engine import OPEN_TIMEOUT, Engine, permission_of
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import InvalidArgumentError, transfer_error
@@ -133,11 +134,11 @@ class TransferEngine:
         if path is None:
             options.refuse(name)
         elif wanted:
-            raise InvalidArgumentError(f"{name!r} is a file, and identity= belongs to the address of a peer")
+            raise InvalidArgumentError(f"{shown(name)} is a file, and identity= belongs to the address of a peer")
         elif options.given:
             return files.open_file(self.engine, path, options, OPEN_TIMEOUT)
         elif "\0" in path:
-            raise InvalidArgumentError(f"{name!r} holds a zero byte")
+            raise InvalidArgumentError(f"{shown(name)} holds a zero byte")
         return self.engine._call_long(
             self.engine._library.pybind_OpenSegment, text_of(name, "name", needed=True), wanted, False, False, 10_000
         )
@@ -239,7 +240,7 @@ class TransferEngine:
         """The id of a new batch for up to `capacity` requests."""
         n = integer_of(capacity)
         if n is None or not 0 < n < 1 << 31:
-            raise InvalidArgumentError(f"capacity is {capacity!r}: it must be from 1 to 2^31 - 1")
+            raise InvalidArgumentError(f"capacity is {shown(capacity)}: it must be from 1 to 2^31 - 1")
         return self.engine._call(self.engine._library.pybind_NewBatch, n)
 
     def free_transfer_batch(self, batch_id: int) -> None:
@@ -415,7 +416,7 @@ class TransferEngine:
     def send_notifi(self, target_id: int, notification: Notification) -> None:
         """Sends a notification without data, and returns when the peer has it. Its `trace` goes with it."""
         if not isinstance(notification, Notification):
-            raise InvalidArgumentError(f"notification is {notification!r}: it must be a tent.Notification")
+            raise InvalidArgumentError(f"notification is {shown(notification)}: it must be a tent.Notification")
         packed = moving.Packed((notification.name, notification.data), notification.trace)
         batch = self.engine._call_asking(
             self.engine._library.pybind_Notify, _segment(target_id, "target_id"), packed.address, 0, False
@@ -453,7 +454,7 @@ _STATES = tuple(TransferStatusEnum)
 
 def _options(value: MemoryOptions) -> MemoryOptions:
     if not isinstance(value, MemoryOptions):
-        raise InvalidArgumentError(f"options is {value!r}: it must be a tent.MemoryOptions")
+        raise InvalidArgumentError(f"options is {shown(value)}: it must be a tent.MemoryOptions")
     return value
 
 
@@ -473,5 +474,5 @@ def _number(value: int, what: str, end: int, takes: str) -> int:
     """The border to Go does not check the range of integers; this does."""
     n = integer_of(value)
     if n is None or not 0 <= n < end:
-        raise InvalidArgumentError(f"{what} is {value!r}: it must be {takes}")
+        raise InvalidArgumentError(f"{what} is {shown(value)}: it must be {takes}")
     return n

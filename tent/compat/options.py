@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import quantities
+from .._text import shown
 from ..enums import PRIO_HIGH, PRIO_LOW, PRIO_MEDIUM
 from ..errors import InvalidArgumentError
 
@@ -44,19 +45,19 @@ class Options:
         priority = given.get("priority")
         if isinstance(priority, str):
             if priority.lower() not in _PRIORITIES:
-                raise InvalidArgumentError(f"{where}: priority is {priority!r}: it must be high, medium or low")
+                raise InvalidArgumentError(f"{where}: priority is {shown(priority)}: it must be high, medium or low")
             priority = _PRIORITIES[priority.lower()]
         elif priority is not None and (isinstance(priority, bool) or priority not in _PRIORITIES.values()):
-            raise InvalidArgumentError(f"{where}: priority is {priority!r}: it must be high, medium or low")
+            raise InvalidArgumentError(f"{where}: priority is {shown(priority)}: it must be high, medium or low")
         timeout = given.get("timeout")
         if timeout is not None:
             timeout = quantities.seconds_of(timeout, f"{where}: timeout")
         integrity = given.get("integrity")
         if integrity not in (None, "crc32c"):
-            raise InvalidArgumentError(f'{where}: integrity is {integrity!r}: it must be "crc32c" or null')
+            raise InvalidArgumentError(f'{where}: integrity is {shown(integrity)}: it must be "crc32c" or null')
         config = given.get("config")
         if config is not None and not isinstance(config, Mapping):
-            raise InvalidArgumentError(f"{where}: config is {config!r}: it must be an object of settings")
+            raise InvalidArgumentError(f"{where}: config is {shown(config)}: it must be an object of settings")
         return cls(priority, timeout, integrity, config)
 
     @classmethod

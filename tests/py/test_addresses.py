@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 from array import array
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import NO_DEVICES
+from conftest import NO_DEVICES, Pair
 
 import tent
 from tent.testing import Memory
@@ -216,3 +218,21 @@ def test_a_peer_that_no_transport_reaches_is_told_at_once(engines: Engines) -> N
     with near.open(far.export()) as peer:
         with pytest.raises(tent.PeerUnreachableError, match=r"can carry bytes.*transports/tcp/enable is false"):
             peer.connect(timeout=60)  # rails for orders between engines are none
+
+
+def test_the_end_of_a_copy_is_not_that_of_the_original(pair: Callable[..., Pair]) -> None:
+    """A copy would have the engine's number of the original, and forget it when it is dropped."""
+    both = pair(4096)
+    grid, there = both.near.pages(both.local, 1024), both.peer.pages(both.remote, 1024)
+    listed = both.near.addresses([(both.local.address, 1024)])
+    with both.near.batch() as batch:
+        batch.write(both.local[0:64], both.remote[0:64])
+        for thing in (grid, there, listed, batch):
+            for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match="belongs to its engine"):
+                    attempt(thing)
+        assert batch.submit().result(10) == 64
+    assert both.near.write_pages(grid, [1], there, [1]).result(10) == 1024
+    both.theirs.expect(0, both.mine.expected[:64])
+    both.theirs.expect(1024, both.mine.expected[1024:2048])
+    both.check()

@@ -435,24 +435,6 @@ def test_handles_cannot_be_pickled_or_copied(pair: Callable[..., Pair]) -> None:
         pickle.dumps(both.near.notifications)
 
 
-def test_the_end_of_a_copy_is_not_that_of_the_original(pair: Callable[..., Pair]) -> None:
-    """A copy would have the engine's number of the original, and forget it when it is dropped."""
-    both = pair(4096)
-    grid, there = both.near.pages(both.local, 1024), both.peer.pages(both.remote, 1024)
-    listed = both.near.addresses([(both.local.address, 1024)])
-    with both.near.batch() as batch:
-        batch.write(both.local[0:64], both.remote[0:64])
-        for thing in (grid, there, listed, batch):
-            for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
-                with pytest.raises(TypeError, match="belongs to its engine"):
-                    attempt(thing)
-        assert batch.submit().result(10) == 64
-    assert both.near.write_pages(grid, [1], there, [1]).result(10) == 1024
-    both.theirs.expect(0, both.mine.expected[:64])
-    both.theirs.expect(1024, both.mine.expected[1024:2048])
-    both.check()
-
-
 @pytest.mark.interpreter
 def test_errors_survive_pickling() -> None:
     error = tent.TransferError("gone", code="PEER_UNREACHABLE", hint="look", peer="a:1", failed_tasks=[1, 2])

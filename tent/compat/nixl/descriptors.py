@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._text import shown
 from ...buffers import is_tensor
 from .errors import nixlInvalidParamError
 
@@ -43,7 +44,7 @@ def kind_of(memory: Any) -> int:
         return KINDS[memory]
     if not isinstance(memory, (str, bool)) and memory in NAMES:
         return int(memory)
-    raise nixlInvalidParamError(f"the memory type is {memory!r}: known are {', '.join(KINDS)}")
+    raise nixlInvalidParamError(f"the memory type is {shown(memory)}: known are {', '.join(KINDS)}")
 
 
 class _DList:
@@ -218,7 +219,7 @@ def _table(rows: Any) -> Any:
     listed = list(rows)
     for row in listed:
         if len(row) != 3:
-            raise nixlInvalidParamError(f"a descriptor is (address, length, device), not {row!r}")
+            raise nixlInvalidParamError(f"a descriptor is (address, length, device), not {shown(row)}")
     try:
         words = array("Q", chain.from_iterable(listed))  # which takes no fraction and no text, as NumPy would
         return np.array(words).reshape(len(listed), 3)
@@ -240,7 +241,7 @@ def described(descs: Any, memory: str | None, columns: int) -> tuple[int, Any]:
             return of_tensors(descs)
         for row in descs:
             if not isinstance(row, tuple) or len(row) not in (3, columns):
-                raise nixlInvalidParamError(f"a descriptor is a tuple of {columns} items, not {row!r}")
+                raise nixlInvalidParamError(f"a descriptor is a tuple of {columns} items, not {shown(row)}")
     if memory is None:
         raise nixlInvalidParamError("the memory type is missing: it is known of tensors alone")
     return kind_of(memory), descs

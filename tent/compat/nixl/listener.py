@@ -17,6 +17,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
+from ..._text import shown
 from .errors import nixlBackendError, nixlInvalidParamError, nixlNotSupportedError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Listener:
 
     def __init__(self, agent: nixl_agent, port: int) -> None:
         if not isinstance(port, int) or not 0 <= port < 1 << 16:
-            raise nixlInvalidParamError(f"listen_port is {port!r}: it must be a number from 0 to 65535")
+            raise nixlInvalidParamError(f"listen_port is {shown(port)}: it must be a number from 0 to 65535")
         host = agent.engine.address.rpartition(":")[0].strip("[]")
         self._agent = weakref.ref(agent)  # an agent that is dropped closes, and its listener with it
         settings = agent.engine.config

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._text import shown
 from ...moving import READ, WRITE
 from .descriptors import FILE_SEG, nixlXferDList
 from .errors import nixlInvalidParamError, nixlMismatchError, nixlNotSupportedError, translating
@@ -126,7 +127,7 @@ def operation(text: str) -> int:
     try:
         return _OPERATIONS[text]
     except (KeyError, TypeError):
-        raise nixlInvalidParamError(f'the operation is {text!r}: it must be "READ" or "WRITE"') from None
+        raise nixlInvalidParamError(f'the operation is {shown(text)}: it must be "READ" or "WRITE"') from None
 
 
 def indexes(given: Any, n: int, side: str) -> Any:
