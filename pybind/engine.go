@@ -273,10 +273,6 @@ func Segment(id int64, segment int64, refresh bool) (string, error) {
 		for i := range info.Regions {
 			regions = append(regions, fieldsOf(&info.Regions[i]))
 		}
-		var events []string
-		for _, kind := range event.Kinds() {
-			events = append(events, kind.String())
-		}
 		return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name,
 			"machine_id": info.Peer.MachineID, "id": info.Peer.ID.String(), "identity": info.Peer.Identity,
 			"region": info.Base, "regions": regions, "file": info.File}), nil
