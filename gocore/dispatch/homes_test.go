@@ -1,11 +1,13 @@
 package dispatch
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -152,4 +154,80 @@ func TestATaskBeginsInNoneOfItsRegionsUnlessAllCanBeReached(t *testing.T) {
 	require.Equal(t, Failed, s.State)
 	require.Equal(t, errs.InvalidArgument, s.Err.Code)
 	require.Equal(t, []int{0, 1, 2, 3, 4, 5}, r.missing(b))
+}
+
+// Slices of a task fail at random, and go over other rails and routes, in each of its regions. Each part arrives where
+// its region has it, and nothing elsewhere. A region is served when the ones before it have everything.
+func TestPartsArriveInTheirRegionsWhateverHappensToSlices(t *testing.T) {
+	for range 200 {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		r := newRig(t, Options{Failovers: 100, Retries: 100})
+		links := make([]plan.LinkID, 4)
+		for i := range links {
+			links[i] = r.paged(random.IntN(2) == 0, 64*kib)
+			r.railUp(links[i], 1, 1, 64*kib)
+		}
+		n := 1 + random.IntN(60)
+		size := uint64(1+random.IntN(8)) * kib
+		spec := withParts(to(r.core, links[0]), size, places(0, uint64(n), size), places(0, uint64(n), 1<<20))
+		spec.ByAddress = true
+		b := r.submitAll(spec)
+		r.refuse(gone())
+		require.Len(t, r.astray, 1)
+		homes := make([]Home, min(n, 1+random.IntN(len(links))))
+		want := make(map[[2]uint64]uint64) // of a region's key and an offset: the offset here
+		for i, part := range random.Perm(n) {
+			k := i
+			if i >= len(homes) {
+				k = random.IntN(len(homes))
+			}
+			at := uint64(part) * 100 * kib
+			homes[k].Parts, homes[k].At = append(homes[k].Parts, uint32(part)), append(homes[k].At, at)
+			want[[2]uint64{uint64(k + 10), at}] = uint64(part) * size
+		}
+		for k := range homes {
+			p := to(r.core, links[random.IntN(len(links))], links[random.IntN(len(links))])
+			for i := range p.Routes {
+				p.Routes[i].Hops[0].RemoteKey = transport.RemoteKey(k + 10)
+			}
+			homes[k].Plan = p
+		}
+		have, latest := make(map[[2]uint64]uint64), transport.RemoteKey(0)
+		r.move(homes)
+		for steps := 0; r.status(b).State == Pending; steps++ {
+			require.Less(t, steps, 100000)
+			if len(r.out) == 0 {
+				r.wait(ms)
+				continue
+			}
+			i := random.IntN(len(r.out))
+			s := r.out[i]
+			require.GreaterOrEqual(t, s.RemoteKey, latest, "a region of before is served again")
+			latest = s.RemoteKey
+			if random.IntN(3) == 0 {
+				r.finish(i, broken([]errs.Scope{errs.ScopeSlice, errs.ScopeRail, errs.ScopeLink}[random.IntN(3)]))
+				continue
+			}
+			land(s, size, func(local, remote uint64) { have[[2]uint64{uint64(s.RemoteKey), remote}] = local })
+			r.finish(i, nil)
+		}
+		require.Equal(t, Completed, r.status(b).State)
+		require.Equal(t, want, have)
+		require.EqualValues(t, uint64(n)*size, r.status(b).Bytes)
+	}
+}
+
+// land calls each with the places of the parts that a slice has, as offsets here and there.
+func land(s *transport.Slice, size uint64, each func(local, remote uint64)) {
+	local := uint64(s.Local) - 1<<20
+	if s.Pieces == nil {
+		each(local, s.Remote)
+		return
+	}
+	for i := range s.Length / size {
+		at := uint64(s.First) + i
+		each(local+s.Pieces.LocalAt[at], s.Remote+s.Pieces.RemoteAt[at])
+	}
 }

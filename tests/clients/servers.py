@@ -21,7 +21,7 @@ from typing import Any
 from ports import free_ports
 
 TOKENS = 24  # of an answer
-WITH_PARENT = Path(__file__).with_name("with_parent.py")
+WITH_PARENT = Path(__file__).resolve().with_name("with_parent.py")
 READY_LIMIT = 600.0  # seconds until a server answers, on a machine that others use too
 QUIET = {
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
