@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"net"
 	"time"
 
@@ -18,12 +19,27 @@ type door struct {
 // crowdLeast is the number of connections in a row that had to wait for their turns: a flood, which may gather.
 const crowdLeast = 16
 
-// Accept returns the next connection for which there is room, or can be made, and that need not wait for its turn.
+// passing is an error of accept(2): a want of descriptors or memory, or one that waited on the connection. gRPC calls
+// Accept again after a pause, at most a second; after another error it would accept no peer any more.
+type passing struct{ error }
+
+// Temporary is the word that gRPC asks for.
+func (passing) Temporary() bool { return true }
+
+// Unwrap returns the error.
+func (p passing) Unwrap() error { return p.error }
+
+// Accept returns the next connection for which there is room, or can be made, and that need not wait for its turn. Its
+// errors pass, but for that of a closed listener.
 func (d door) Accept() (net.Conn, error) {
 	for parked := 0; ; {
 		conn, err := d.Next(parked >= crowdLeast)
 		if err != nil {
-			return nil, err
+			if errors.Is(err, net.ErrClosed) {
+				return nil, err
+			}
+			d.guests.refused(transport.RefusedLimit, "", err) // the peer hears nothing
+			return nil, passing{err}
 		}
 		if d.guests.replace(conn) {
 			parked++
@@ -83,9 +99,17 @@ const openCost = 50 * time.Microsecond
 // open makes a guest ready for gRPC, at the cost of its network. It reports false for one that has gone.
 func (g *guest) open() bool {
 	g.pays(openCost) // also for one that has gone: a network of such is parked
-	if s, is := g.Conn.(*intake.Conn); is && s.Open() != nil {
-		_ = g.Close()
-		return false
+	s, is := g.Conn.(*intake.Conn)
+	if !is {
+		return true
 	}
-	return true
+	err := s.Open()
+	if err == nil {
+		return true
+	}
+	if !errors.Is(err, net.ErrClosed) {
+		g.of.refused(transport.RefusedLimit, g.host, err)
+	}
+	_ = g.Close()
+	return false
 }

@@ -81,7 +81,7 @@ func (s *Server) Start(handler Handler) {
 	controlpb.RegisterControlServer(s.grpc, &service{server: s, handler: handler})
 	for _, listener := range s.listeners {
 		s.serving.Go(func() {
-			// Ends with an error only when the listener was closed from outside, which Close does.
+			// Ends only when the listener was closed, which Close does: the door's other errors pass.
 			_ = s.grpc.Serve(door{listener, s.guests})
 			listener.Forget()
 		})
