@@ -11,8 +11,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// TestAnErrorOfAcceptEndsNoServer: accept(2) fails for want of memory, and with errors of the network that waited on the
-// connection. gRPC goes on after those that call themselves temporary, as few of them do.
+// TestAnErrorOfAcceptEndsNoServer: accept(2) fails for want of memory, and with errors of the network that waited on
+// the connection. gRPC goes on after those that call themselves temporary, as few of them do.
 func TestAnErrorOfAcceptEndsNoServer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
