@@ -1,6 +1,7 @@
 package scrape
 
 import (
+	"errors"
 	"net"
 	"sync"
 )
@@ -17,12 +18,27 @@ func limit(l net.Listener, admit func(net.Conn) error) *limited {
 	return &limited{l, admit, make(chan struct{}, connectionsMax), make(chan struct{}, connectionsMax)}
 }
 
-// Accept returns the next connection that has a place.
+// passing is an error of accept(2) such as a want of memory. net/http calls Accept again after a pause, at most a second;
+// after another error it would answer nobody any more.
+type passing struct{ error }
+
+// Temporary and Timeout are the words that net/http asks for.
+func (passing) Temporary() bool { return true }
+
+// Timeout reports that it is none.
+func (passing) Timeout() bool { return false }
+
+// Unwrap returns the error.
+func (p passing) Unwrap() error { return p.error }
+
+// Accept returns the next connection that has a place. Its errors pass, but for that of a closed listener.
 func (l *limited) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return nil, err
+		} else if err != nil {
+			return nil, passing{err}
 		}
 		places, refused := l.places, error(nil)
 		if l.admit != nil {
