@@ -41,12 +41,18 @@ func (p *port) Confine(ctx context.Context, key transport.LocalKey, peer transpo
 
 // lentPool returns the pool that is lent to a peer, with as many slots as it carries out orders at once.
 func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
-	pool, err := e.lendPool(p, slots)
-	if err == nil && p.isLeft() != nil { // meanwhile: takeBack may have found nothing
-		e.takeBack(p)
-		return nil, closedSegment()
+	pool, _, err := e.staging.lentTo(p)
+	if pool != nil || err != nil {
+		return pool, err
 	}
-	return pool, err
+	if pool, err = e.lendPool(p, slots); err != nil {
+		return nil, err
+	}
+	if left := p.isLeft(); left != nil { // meanwhile: takeBack may have found nothing
+		e.takeBack(p)
+		return nil, errs.From("staging", left)
+	}
+	return pool, nil
 }
 
 // lendPool is lentPool for a peer that stays open.
@@ -55,7 +61,7 @@ func (e *Engine) lendPool(p *peer, slots int) (*stagePool, *errs.Error) {
 	s.making.Lock()
 	defer s.making.Unlock()
 	pool, used, err := s.lentTo(p)
-	if pool != nil || err != nil {
+	if pool != nil || err != nil { // another caller has lent it
 		return pool, err
 	}
 	sizes := e.stageSizes()

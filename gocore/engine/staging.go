@@ -66,9 +66,12 @@ func (e *Engine) stageSizes() staging.Sizes {
 // poolAt returns a pool of our own.
 func (e *Engine) poolAt(key poolKey) (*stagePool, *errs.Error) {
 	s := &e.staging
+	if pool, err := s.own(key); pool != nil || err != nil {
+		return pool, err
+	}
 	s.making.Lock()
 	defer s.making.Unlock()
-	if pool, err := s.own(key); pool != nil || err != nil {
+	if pool, err := s.own(key); pool != nil || err != nil { // another caller has made it
 		return pool, err
 	}
 	pool, err := e.newPool(key, e.stageSizes(), func(*region) {}, nil)
