@@ -14,8 +14,8 @@ import (
 // there are layers. An address list is that list, looked up once. A transfer then names ranges by index, and all ranges
 // of a pair of regions become the parts of one task.
 
-// AddressesMost bounds the ranges of an address list.
-const AddressesMost = 1 << 24
+// addressesMost bounds the ranges of an address list.
+const addressesMost = 1 << 24
 
 // groupsMost bounds the tasks that the ranges of one call are gathered in. Beyond it each range is a task of its own.
 const groupsMost = 1024
@@ -177,8 +177,8 @@ func (e *Engine) NewAddresses(segment SegmentID, n int, at, bytes Indexes) (Grid
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
-	if n < 1 || n > AddressesMost {
-		return 0, errs.New(errs.InvalidArgument, "addresses", "a list has 1 to %d ranges, not %d", AddressesMost, n)
+	if n < 1 || n > addressesMost {
+		return 0, errs.New(errs.InvalidArgument, "addresses", "a list has 1 to %d ranges, not %d", addressesMost, n)
 	}
 	if err := cmp.Or(at.check("addresses", n), bytes.check("lengths", n)); err != nil {
 		return 0, err
