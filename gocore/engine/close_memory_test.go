@@ -78,6 +78,21 @@ func TestTheEndOfTheRegionsHasALimitAlthoughADriverHangs(t *testing.T) {
 	}
 }
 
+// A transport that pins pages takes longer than Register waits. A pool has its key all the same: the plan that asks for
+// the pool may have no other way.
+func TestAPoolWaitsForTransportsThatPin(t *testing.T) {
+	quick := newHand("hand")
+	p := &pinning{newHand("slow"), make(chan struct{}), nil}
+	w := newWorkshopOver(t, []*hand{quick, p.hand}, handFactory{quick}, pinningFactory{p})
+	w.config.Engine.RegisterWait = time.Millisecond
+	time.AfterFunc(50*time.Millisecond, func() { close(p.registers) })
+	pool, err := w.poolAt(poolKey{})
+	require.Nil(t, err)
+	for i := range w.ports {
+		require.NotZero(t, pool.region.key(i))
+	}
+}
+
 // outwaiting is a transport with a peer that lets one region go only when the time is up.
 type outwaiting struct {
 	*hand

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -115,8 +116,12 @@ func (e *Engine) keepPool(pool, used *stagePool, put func()) (*stagePool, *errs.
 	return nil, closedError()
 }
 
-// newPool registers memory and makes the core know its slots. It is that of a used pool, which keeps it after an error,
-// or new. Rights may change its region before that is registered.
+// poolWait bounds the wait for transports that pin pages. A plan that asks for a pool may have no way but theirs, and
+// an order of a peer ends without one.
+const poolWait = 5 * time.Second
+
+// newPool registers memory and makes the core know its slots. The memory is new, or that of a used pool, which keeps it
+// after an error. Rights may change its region before that is registered.
 func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
 	used *stagePool) (pool *stagePool, err *errs.Error) {
 	pool = &stagePool{}
@@ -139,6 +144,9 @@ func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
 		}
 		return nil, err
 	}
+	settling, cancel := context.WithTimeout(context.Background(), poolWait)
+	_ = r.awaitSettled(settling) // one that takes longer is left out of the first plans
+	cancel()
 	r.life.advance(eventPublished)
 	if used == nil {
 		e.mu.Lock()
