@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// regular returns a list of so many layers, each a region with so many blocks at one distance.
+// regular returns a list of layers, each a region with a number of blocks at one distance.
 func regular(layers, blocks int) *addressList {
 	list := new(addressList)
 	list.reset()
@@ -47,10 +47,11 @@ func TestARegularAddressListKeepsItsRowsInsteadOfItsRanges(t *testing.T) {
 	compacted(t, regular(1, 4000), 1)
 	compacted(t, regular(30, 64), 30)
 	for name, offsets := range map[string][]uint64{
-		"forwards":    {64, 192, 320, 448, 576, 704, 832, 960},
-		"backwards":   {960, 832, 704, 576, 448, 320, 192, 64},
-		"one spot":    {64, 64, 64, 64, 64, 64, 64, 64},
-		"beyond zero": {1 << 63, 64, 1<<63 + 64<<1, 64 * 3, 1<<63 + 64<<2, 64 * 5, 1<<63 + 64*6, 64 * 7}, // a stride of 2^63+64
+		"forwards":  {64, 192, 320, 448, 576, 704, 832, 960},
+		"backwards": {960, 832, 704, 576, 448, 320, 192, 64},
+		"one spot":  {64, 64, 64, 64, 64, 64, 64, 64},
+		// A stride of 2^63+64.
+		"beyond zero": {1 << 63, 64, 1<<63 + 64<<1, 64 * 3, 1<<63 + 64<<2, 64 * 5, 1<<63 + 64*6, 64 * 7},
 	} {
 		list := new(addressList)
 		list.reset()

@@ -18,8 +18,8 @@ func limit(l net.Listener, admit func(net.Conn) error) *limited {
 	return &limited{l, admit, make(chan struct{}, connectionsMax), make(chan struct{}, connectionsMax)}
 }
 
-// passing is an error of accept(2) such as a want of memory. net/http calls Accept again after a pause, at most a second;
-// after another error it would answer nobody any more.
+// passing is an error of accept(2) such as a want of memory. net/http calls Accept again after a pause of at most a
+// second; after another error it would answer nobody any more.
 type passing struct{ error }
 
 // Temporary and Timeout are the words that net/http asks for.
