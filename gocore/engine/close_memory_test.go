@@ -43,17 +43,6 @@ func (p *pinning) Deregister(ctx context.Context, key transport.LocalKey) error 
 // Close returns at once, and fails where it has no time.
 func (p *pinning) Close(ctx context.Context) error { return ctx.Err() }
 
-type pinningFactory struct{ made *pinning }
-
-func (f pinningFactory) Name() string { return f.made.name }
-func (pinningFactory) Check() error   { return nil }
-
-func (f pinningFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
-	transport.Transport, error) {
-	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
-	return f.made, err
-}
-
 // The end of the regions has a limit, and names those that a driver holds. On all other transports they are revoked,
 // and every transport has its time to close.
 func TestTheEndOfTheRegionsHasALimitAlthoughADriverHangs(t *testing.T) {
@@ -64,7 +53,7 @@ func TestTheEndOfTheRegionsHasALimitAlthoughADriverHangs(t *testing.T) {
 		`region "kv": a driver has not let it go`:             {newHand("slow"), nil, goOn},
 	} {
 		quick := newHand("hand")
-		w := newWorkshopOver(t, []*hand{quick, p.hand}, handFactory{quick}, pinningFactory{p})
+		w := newWorkshopOver(t, []*hand{quick, p.hand}, handFactory{quick}, handFactory{p})
 		w.config.Engine.RegisterWait = time.Millisecond
 		r := w.region("kv")
 		require.NotZero(t, r.key(0))
@@ -83,7 +72,7 @@ func TestTheEndOfTheRegionsHasALimitAlthoughADriverHangs(t *testing.T) {
 func TestAPoolWaitsForTransportsThatPin(t *testing.T) {
 	quick := newHand("hand")
 	p := &pinning{newHand("slow"), make(chan struct{}), nil}
-	w := newWorkshopOver(t, []*hand{quick, p.hand}, handFactory{quick}, pinningFactory{p})
+	w := newWorkshopOver(t, []*hand{quick, p.hand}, handFactory{quick}, handFactory{p})
 	w.config.Engine.RegisterWait = time.Millisecond
 	time.AfterFunc(50*time.Millisecond, func() { close(p.registers) })
 	pool, err := w.poolAt(poolKey{})
@@ -106,21 +95,10 @@ func (o *outwaiting) Revoke(ctx context.Context, key transport.LocalKey, _ *tran
 	return ctx.Err()
 }
 
-type outwaitingFactory struct{ made *outwaiting }
-
-func (f outwaitingFactory) Name() string { return f.made.name }
-func (outwaitingFactory) Check() error   { return nil }
-
-func (f outwaitingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
-	transport.Transport, error) {
-	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
-	return f.made, err
-}
-
 // A peer that does not let one region go keeps no other one, and no pool, from its end.
 func TestARegionThatIsHeldHoldsNoOther(t *testing.T) {
 	o := &outwaiting{hand: newHand("hand")}
-	w := newWorkshopOver(t, []*hand{o.hand}, outwaitingFactory{o})
+	w := newWorkshopOver(t, []*hand{o.hand}, handFactory{o})
 	for _, name := range []string{"a", "b", "c"} {
 		w.region(name)
 	}
@@ -140,7 +118,7 @@ func TestTheEndOfTheMemoryHasALimitAlthoughADriverHangsWithAPool(t *testing.T) {
 	p := &pinning{newHand("slow"), make(chan struct{}), nil}
 	goOn := sync.OnceFunc(func() { close(p.registers) })
 	defer time.AfterFunc(patience, goOn).Stop()
-	w := newWorkshopOver(t, []*hand{p.hand}, pinningFactory{p})
+	w := newWorkshopOver(t, []*hand{p.hand}, handFactory{p})
 	w.config.Engine.RegisterTimeout = time.Hour
 	made := make(chan *errs.Error)
 	go func() { _, err := w.poolAt(poolKey{}); made <- err }()

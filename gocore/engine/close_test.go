@@ -44,17 +44,6 @@ type ending struct {
 
 func (e *ending) Close(ctx context.Context) error { return e.close(ctx) }
 
-type endingFactory struct{ made *ending }
-
-func (f endingFactory) Name() string { return f.made.name }
-func (endingFactory) Check() error   { return nil }
-
-func (f endingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
-	transport.Transport, error) {
-	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
-	return f.made, err
-}
-
 // A caller gives an Open up. The transports that are open by then have their time to close.
 func TestAnOpenThatIsGivenUpLeavesItsTransportsTheirTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -64,7 +53,7 @@ func TestAnOpenThatIsGivenUpLeavesItsTransportsTheirTime(t *testing.T) {
 		return nil
 	}}
 	second := failingFactory{handFactory{newHand("second")}, cancel}
-	_, err := Open(ctx, Options{Transports: Plugs(endingFactory{first}, second)})
+	_, err := Open(ctx, Options{Transports: Plugs(handFactory{first}, second)})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, []error{nil}, closed)
 }
@@ -92,7 +81,7 @@ func TestATransportThatIsSlowToCloseLeavesTheOthersTheirTime(t *testing.T) {
 		defer close(begun)
 		return ctx.Err()
 	}}
-	w := newWorkshopOver(t, nil, endingFactory{slow}, endingFactory{quick})
+	w := newWorkshopOver(t, nil, handFactory{slow}, handFactory{quick})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	go func() {
 		<-begun
@@ -120,7 +109,7 @@ func TestEveryCallOfCloseReturnsAtTheEnd(t *testing.T) {
 		require.ErrorContains(t, e.Forget(), "not closed")
 		return errs.New(errs.Timeout, "close", "its driver has not let go")
 	}
-	e, err := Open(t.Context(), Options{Transports: Plugs(endingFactory{slow})})
+	e, err := Open(t.Context(), Options{Transports: Plugs(handFactory{slow})})
 	require.NoError(t, err)
 	held := e.Close(0, true)
 	require.Len(t, held, 1)
@@ -147,22 +136,11 @@ func (r *remapping) Remap(_ context.Context, key transport.LocalKey, _ transport
 	return err
 }
 
-type remappingFactory struct{ made *remapping }
-
-func (f remappingFactory) Name() string { return f.made.name }
-func (remappingFactory) Check() error   { return nil }
-
-func (f remappingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
-	transport.Transport, error) {
-	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
-	return f.made, err
-}
-
 // A region or a lease that another call has closed meanwhile is out of every peer's reach. That is no failure of a
 // fence, a remap, a disconnection, or another close.
 func TestARegionThatIsClosedMeanwhileFailsNobody(t *testing.T) {
 	r := &remapping{newHand("hand"), func() {}}
-	w := newWorkshopOver(t, []*hand{r.hand}, remappingFactory{r})
+	w := newWorkshopOver(t, []*hand{r.hand}, handFactory{r})
 	lease := func(whole *region) *region {
 		id, err := w.Share(whole.ID, Share{Size: 4096})
 		require.NoError(t, err)
@@ -301,21 +279,10 @@ func (b *beside) Register(ctx context.Context, r mem.Region) (transport.LocalKey
 	return key, descriptor, err
 }
 
-type besideFactory struct{ made *beside }
-
-func (f besideFactory) Name() string { return f.made.name }
-func (besideFactory) Check() error   { return nil }
-
-func (f besideFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
-	transport.Transport, error) {
-	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
-	return f.made, err
-}
-
 // Close ends the regions that it finds. Memory that is being allocated then is not given to anybody.
 func TestMemoryThatIsAllocatedBesideCloseIsGivenBack(t *testing.T) {
 	b := &beside{newHand("hand"), func() {}}
-	e, err := Open(t.Context(), Options{Transports: Plugs(besideFactory{b})})
+	e, err := Open(t.Context(), Options{Transports: Plugs(handFactory{b})})
 	require.NoError(t, err)
 	b.comes = func() { require.Empty(t, e.Close(0, true)) }
 	_, _, err = e.Allocate(Memory{Size: 4096, Location: "cpu:0", Name: "late"})
@@ -332,22 +299,11 @@ type keeping struct{ *hand }
 
 func (keeping) Withdraw([]*transport.Slice) {}
 
-type keepingFactory struct{ made keeping }
-
-func (f keepingFactory) Name() string { return f.made.name }
-func (keepingFactory) Check() error   { return nil }
-
-func (f keepingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
-	transport.Transport, error) {
-	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
-	return f.made, err
-}
-
 // Memory that a transport has not given back is mapped behind the end of the engine, whenever it was freed.
 func TestMemoryThatNeverCameBackOutlivesTheEngine(t *testing.T) {
 	for _, early := range []bool{true, false} {
 		k := keeping{newHand("keeps")}
-		e, err := Open(t.Context(), Options{Transports: Plugs(keepingFactory{k})})
+		e, err := Open(t.Context(), Options{Transports: Plugs(handFactory{k})})
 		require.NoError(t, err)
 		id, own, err := e.Allocate(Memory{Size: 1 << 16, Location: "cpu:0", Permission: mem.GlobalReadWrite})
 		require.NoError(t, err)

@@ -156,17 +156,6 @@ func (c *counting) Attach(p transport.Peer) (transport.Link, error) {
 
 func (c *counting) Detach(transport.Link) { c.locked(func() { c.links-- }) }
 
-type countingFactory struct{ made *counting }
-
-func (f countingFactory) Name() string { return f.made.name }
-func (countingFactory) Check() error   { return nil }
-
-func (f countingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
-	transport.Transport, error) {
-	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
-	return f.made, err
-}
-
 // A segment of a blob asks its peer at its first use. One that is closed meanwhile, alone or with its engine, keeps no
 // link.
 func TestAPeerThatIsLeftDuringItsFirstUseKeepsNoLink(t *testing.T) {
@@ -181,7 +170,7 @@ func TestAPeerThatIsLeftDuringItsFirstUseKeepsNoLink(t *testing.T) {
 	} {
 		c := &counting{hand: newHand("hand")}
 		asks, goOn := make(chan struct{}, 1), make(chan struct{})
-		e, err := Open(t.Context(), Options{Transports: Plugs(countingFactory{c}),
+		e, err := Open(t.Context(), Options{Transports: Plugs(handFactory{c}),
 			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 				select {
 				case asks <- struct{}{}:
@@ -213,7 +202,7 @@ func TestAPeerThatIsLeftDuringItsFirstUseKeepsNoLink(t *testing.T) {
 // Another thread asks the peer while this one opens it, and has no answer yet. The region that is known was closed.
 func TestOpeningAPeerWaitsForTheAnswerToAQuestionUnderWay(t *testing.T) {
 	there, c := newWorkshop(t, "hand"), &counting{hand: newHand("hand")}
-	here := newWorkshopOver(t, []*hand{c.hand}, countingFactory{c})
+	here := newWorkshopOver(t, []*hand{c.hand}, handFactory{c})
 	old := there.region("kv")
 	blob, err := there.Export(nil)
 	require.NoError(t, err)

@@ -35,21 +35,10 @@ func (f *filing) Sync(_ transport.Link, _ transport.RemoteKey, done func(*errs.E
 	done(nil)
 }
 
-type filingFactory struct{ made *filing }
-
-func (f filingFactory) Name() string { return f.made.name }
-func (filingFactory) Check() error   { return nil }
-
-func (f filingFactory) Open(ctx context.Context, settings any, host transport.Host, sink transport.Sink) (
-	transport.Transport, error) {
-	_, err := handFactory{f.made.hand}.Open(ctx, settings, host, sink)
-	return f.made, err
-}
-
 // Bytes that were written by a transport that has left the file meanwhile may be lost: nobody has synced them.
 func TestADurableTransferFailsWhenNoTransportIsLeftToSync(t *testing.T) {
 	h, f := newHand("hand"), &filing{hand: newHand("disk")}
-	w := newWorkshopOver(t, []*hand{h, f.hand}, handFactory{h}, filingFactory{f})
+	w := newWorkshopOver(t, []*hand{h, f.hand}, handFactory{h}, handFactory{f})
 	own, far := w.region("own"), w.region("far")
 	file, err := w.OpenFile(t.Context(), "/kv.bin", FileOptions{Create: true, Size: own.Size})
 	require.NoError(t, err)

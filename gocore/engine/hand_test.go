@@ -49,14 +49,23 @@ type handNote struct {
 	done    func(*errs.Error)
 }
 
-type handFactory struct{ made *hand }
+type handFactory struct{ made handed }
 
-func (f handFactory) Name() string { return f.made.name }
+// handed is a hand, or a transport that is one but for some calls.
+type handed interface {
+	transport.Transport
+	inner() *hand
+}
+
+func (h *hand) inner() *hand { return h }
+
+func (f handFactory) Name() string { return f.made.inner().name }
 func (handFactory) Check() error   { return nil }
 
 func (f handFactory) Open(_ context.Context, _ any, host transport.Host, sink transport.Sink) (transport.Transport,
 	error) {
-	f.made.self, f.made.sink = host.Self(), sink
+	h := f.made.inner()
+	h.self, h.sink = host.Self(), sink
 	return f.made, nil
 }
 

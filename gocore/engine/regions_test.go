@@ -166,7 +166,7 @@ func TestFreedMemoryGoesBackBehindItsLastTransfer(t *testing.T) {
 // those that come while others are repeated.
 func TestFencesHoldOnATransportThatRegistersLate(t *testing.T) {
 	quick, slow := newHand("quick"), &pinning{newHand("slow"), make(chan struct{}), nil}
-	w := newWorkshopOver(t, []*hand{quick, slow.hand}, handFactory{quick}, pinningFactory{slow})
+	w := newWorkshopOver(t, []*hand{quick, slow.hand}, handFactory{quick}, handFactory{slow})
 	w.config.Engine.RegisterWait = time.Millisecond
 	r := w.region("kv")
 	fence := func() error { return w.FenceRegion(context.Background(), r.ID, "") }

@@ -23,7 +23,7 @@ type reach struct {
 
 func newReach(t *testing.T) *reach {
 	there, c := newWorkshop(t, "hand"), &counting{hand: newHand("hand")}
-	r := &reach{workshop: newWorkshopOver(t, []*hand{c.hand}, countingFactory{c}), c: c, there: there}
+	r := &reach{workshop: newWorkshopOver(t, []*hand{c.hand}, handFactory{c}), c: c, there: there}
 	r.own = r.region("own")
 	return r
 }
