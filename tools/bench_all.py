@@ -40,7 +40,8 @@ BENCHMARKS = {
     "rdma": ("bench-rdma", 10, "-json {}"),
     "scale": ("bench-scale", 6, "-json {} -plot docs/performance/scale.svg"),
     "staging": ("bench-staging", 1, "-json {} -plot docs/performance/staging.svg"),
-    "clients": ("bench-clients", 40, "--only vllm many --json {}"),
+    "clients": ("bench-clients", 25, "--only vllm --json {}"),
+    "posts": ("bench-clients", 15, "--only many --json {}"),
     "mooncake": ("bench-clients", 5, "--only vllm --ways tent-as-mooncake,mooncake --json {}"),
     "lmcache": ("bench-clients", 2, "--only lmcache --json {}"),
 }
