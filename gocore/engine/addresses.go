@@ -130,6 +130,7 @@ type pair struct {
 type gathering struct {
 	src, dst  []uint64    // the ranges of two lists that the call names, in its order
 	near, far addressList // of ranges that were not prepared
+	from, to  reader      // of the two lists
 	groups    map[pair]int
 	pairs     []pair // of each group
 	after     []int  // the group that followed each one the last time: lists go through the layers in turns
@@ -282,11 +283,11 @@ func (c *Call) gather(g *gathering, near, far *addressList, segment SegmentID) *
 // sort appends a list for each group of ranges. It stops where there are too many groups.
 func (c *Call) sort(g *gathering, near, far *addressList) (few bool, _ *errs.Error) {
 	first, last, homes := len(c.lists), -1, max(len(near.homes), len(far.homes))
-	from, to := near.reader(), far.reader()
+	g.from, g.to = near.reader(), far.reader()
 	for i := 0; i < len(g.src); {
-		from.seek(g.src[i])
-		to.seek(g.dst[i])
-		here, there := from.row, to.row
+		g.from.seek(g.src[i])
+		g.to.seek(g.dst[i])
+		here, there := g.from.row, g.to.row
 		if here.bytes != there.bytes {
 			return false, unequal(i, here.bytes, there.bytes)
 		}

@@ -169,3 +169,28 @@ func BenchmarkSort(b *testing.B) {
 		})
 	}
 }
+
+// grow makes the stack of its caller grow, which moves it.
+//
+//go:noinline
+func grow(depth int) byte {
+	var room [512]byte
+	if depth > 0 {
+		room[depth%len(room)] = grow(depth - 1)
+	}
+	return room[0]
+}
+
+// TestIndexesOfAGoSliceStayWhereTheyAre: their address is a number, which no move of a stack corrects.
+func TestIndexesOfAGoSliceStayWhereTheyAre(t *testing.T) {
+	seen := make(chan uint64)
+	go func() { // on a stack that is small
+		values := []int64{3, 5, 7}
+		x := IndexesOf(values)
+		grow(1000)
+		values[1] = 11
+		seen <- x.word(1)
+		runtime.KeepAlive(values)
+	}()
+	require.EqualValues(t, 11, <-seen)
+}
