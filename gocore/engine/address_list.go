@@ -41,8 +41,8 @@ type addressList struct {
 	byID map[mem.RegionID]uint32
 }
 
-// rowLeast is the mean length of rows from which on a list keeps them instead of its ranges. Shorter ones take about as
-// much memory, and a search each.
+// rowLeast is the mean length of rows from which on a list keeps them instead of its ranges. Shorter ones save
+// little memory, and cost a search each.
 const rowLeast = 8
 
 // rowAhead bounds a row that is looked for in a list that has none. A call that names ranges in any order reads as many

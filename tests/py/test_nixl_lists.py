@@ -285,6 +285,11 @@ def test_a_wrong_list_is_named(agents: Agents, seed: int) -> None:
         ),
         (nixl.nixlInvalidParamError, "index 4", lambda: agent.make_prepped_xfer("READ", local, [4], own, [0])),
         (nixl.nixlInvalidParamError, "index -1", lambda: agent.make_prepped_xfer("READ", local, [0], own, [-1])),
+        (
+            nixl.nixlInvalidParamError,
+            f"index {1 << 63} is",
+            lambda: agent.make_prepped_xfer("READ", local, [1 << 63], own, [0]),
+        ),
         (nixl.nixlMismatchError, "2 local and 1", lambda: agent.make_prepped_xfer("READ", local, [0, 1], own, [0])),
         (
             nixl.nixlMismatchError,

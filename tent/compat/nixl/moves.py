@@ -145,6 +145,6 @@ def indexes(given: Any, n: int, side: str) -> Any:
     else:
         table = array.astype(np.int64)
     if int(table.view(np.uint64).max()) >= n:  # a negative one as well
-        wrong = int(table[(table < 0) | (table >= n)][0])
+        wrong = int(array[(table < 0) | (table >= n)][0])
         raise nixlInvalidParamError(f"the {side} index {wrong} is not in the list, which has 0 to {n - 1}")
     return table
