@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"slices"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -118,7 +117,7 @@ func TestARangeOfAListHasItsIndexInTheCall(t *testing.T) {
 func TestIndexesOutsideOfAListAreNamedWhateverTheirForm(t *testing.T) {
 	words, small := []int64{0, -1, 3}, []int32{0, -1, 3}
 	wide := IndexesOf(words)
-	narrow := Indexes{Addr: uintptr(unsafe.Pointer(unsafe.SliceData(small))), Width: 4, Stride: 4}
+	narrow := Indexes{Addr: mem.AddressOf(small), Width: 4, Stride: 4}
 	backwards := IndexesOf(words)
 	backwards.Addr += 16
 	backwards.Stride = -8

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"unsafe"
-
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 )
@@ -87,15 +85,5 @@ func IndexesOf(values []int64) Indexes {
 	if len(values) == 0 {
 		return Indexes{Width: 8, Stride: 8}
 	}
-	if onHeap.never {
-		onHeap.values = values
-	}
-	return Indexes{Addr: uintptr(unsafe.Pointer(unsafe.SliceData(values))), Width: 8, Stride: 8, owner: values}
-}
-
-// onHeap makes the compiler put the values of IndexesOf on the heap. On a stack they would move when that grows, and
-// Addr would not.
-var onHeap struct {
-	never  bool
-	values []int64
+	return Indexes{Addr: mem.AddressOf(values), Width: 8, Stride: 8, owner: values}
 }

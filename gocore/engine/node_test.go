@@ -2,7 +2,6 @@ package engine
 
 import (
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -16,14 +15,14 @@ func untouched(t *testing.T, pages int) (b []byte, addr uintptr, size uint64) {
 	require.NoError(t, err)
 	require.NoError(t, unix.Madvise(b, unix.MADV_NOHUGEPAGE)) // a page is a page
 	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
-	return b, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uint64(len(b))
+	return b, mem.AddressOf(b), uint64(len(b))
 }
 
 // resident counts the pages of a range that are there.
 func resident(t *testing.T, b []byte) (n int) {
 	there := make([]byte, len(b)/unix.Getpagesize())
-	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
-		uintptr(unsafe.Pointer(unsafe.SliceData(there))))
+	_, _, errno := unix.Syscall(unix.SYS_MINCORE, mem.AddressOf(b), uintptr(len(b)),
+		mem.AddressOf(there))
 	require.Zero(t, errno)
 	for _, v := range there {
 		n += int(v & 1)

@@ -3,10 +3,10 @@ package engine
 import (
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 )
 
 // cell is the part of a batch that any thread may read without a call and without a lock. It is 32 bytes of the shared
@@ -66,7 +66,7 @@ func (p *page) retire(b dispatch.BatchID) {
 // Engine is dropped.
 func (e *Engine) Page() (addr uintptr, size int) {
 	lentPages.Store(e.page, nil)
-	return uintptr(unsafe.Pointer(unsafe.SliceData(e.page.cells))), len(e.page.cells) * cellBytes
+	return mem.AddressOf(e.page.cells), len(e.page.cells) * cellBytes
 }
 
 // Forget gives up the address of the shared page: nobody looks at it there any more. The engine must be closed. Calls

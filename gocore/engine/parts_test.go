@@ -198,7 +198,7 @@ func TestAGridKnowsItsPagesAndRefusesWhatDoesNotFit(t *testing.T) {
 
 func TestIndexesOfEveryWidthAndDirection(t *testing.T) {
 	bytes := []byte{1, 0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80}
-	addr := uintptr(unsafe.Pointer(unsafe.SliceData(bytes)))
+	addr := mem.AddressOf(bytes)
 	for _, c := range []struct {
 		x    Indexes
 		i    int

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,7 +45,7 @@ func TestAPeerStaysOpenForItsOtherHandle(t *testing.T) {
 	}
 }
 
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func addressOf(b []byte) uintptr { return mem.AddressOf(b) }
 
 // A blob has the regions that peers may use, and none that are private. A lease is in it by its name, with all ranges.
 func TestABlobHasNoPrivateRegions(t *testing.T) {

@@ -139,5 +139,22 @@ func Bytes(addr uintptr, n int) []byte {
 // Pointer converts a foreign address at the point of use.
 func Pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
+// AddressOf returns where the items of a Go slice are. The caller keeps the slice alive for as long as the address is
+// used. The items do not move meanwhile: the collector moves nothing, and they are not on a stack, which moves when it
+// grows.
+func AddressOf[T any](items []T) uintptr {
+	at := unsafe.Pointer(unsafe.SliceData(items))
+	if onHeap.never {
+		onHeap.at = at
+	}
+	return uintptr(at)
+}
+
+// onHeap keeps the compiler from placing the items of AddressOf on a stack: for all that it sees, they are kept here.
+var onHeap struct {
+	never bool
+	at    unsafe.Pointer
+}
+
 // Words views n 64-bit words at a foreign address, under the same conditions as Bytes.
 func Words(addr uintptr, n int) []uint64 { return unsafe.Slice((*uint64)(Pointer(addr)), n) }

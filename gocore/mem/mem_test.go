@@ -16,6 +16,28 @@ func TestContainsNeverOverflows(t *testing.T) {
 	require.False(t, Contains(10, 5, math.MaxUint64))
 }
 
+// A slice may be on a stack, which moves when it grows. The address is somebody else's memory then.
+func TestAnAddressHoldsWhenTheStackGrows(t *testing.T) {
+	grown := make(chan bool)
+	go func() { // on a stack that is small
+		words := make([]uint64, 2)
+		at := AddressOf(words)
+		deepen(64)
+		Words(at, 2)[1] = 7
+		grown <- words[1] == 7
+	}()
+	require.True(t, <-grown)
+}
+
+//go:noinline
+func deepen(calls int) byte {
+	var frame [4096]byte
+	if calls > 0 {
+		frame[calls] = deepen(calls - 1)
+	}
+	return frame[calls/2]
+}
+
 func TestLocationNamesAKindAndAnIndexOrSaysWhatItTakes(t *testing.T) {
 	for text, want := range map[Location]struct {
 		kind  Kind

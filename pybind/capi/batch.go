@@ -13,6 +13,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/pybind"
 )
@@ -172,7 +173,7 @@ func statuses(engine C.tent_engine_t, batch C.tent_batch_id_t, first, n int64, o
 	words := make([]uint64, 2*n)
 	defer runtime.KeepAlive(words)
 	for try := range 2 {
-		if _, err := pybind.StatusInto(id, uint64(batch), first, n, address(unsafe.Pointer(&words[0]))); err != nil {
+		if _, err := pybind.StatusInto(id, uint64(batch), first, n, uint64(mem.AddressOf(words))); err != nil {
 			return failed(err)
 		}
 		pending := false

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/pybind"
 )
@@ -76,7 +77,7 @@ func next(id int64) (*letter, error) {
 	buffer := make([]byte, 1024)
 	defer runtime.KeepAlive(buffer)
 	for {
-		n, err := pybind.NoteTake(id, address(unsafe.Pointer(&buffer[0])), int64(len(buffer)), 1)
+		n, err := pybind.NoteTake(id, uint64(mem.AddressOf(buffer)), int64(len(buffer)), 1)
 		switch {
 		case err != nil || n == 0:
 			return nil, err

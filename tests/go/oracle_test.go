@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/mem"
 )
 
 // The byte oracle: the byte at offset i of pattern k is a function of both, so bytes that were swapped, shifted, lost
@@ -91,4 +92,4 @@ func (g guarded) check(t *testing.T) {
 	}
 }
 
-func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func address(b []byte) uintptr { return mem.AddressOf(b) }

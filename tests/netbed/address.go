@@ -1,5 +1,5 @@
 package netbed
 
-import "unsafe"
+import "github.com/tent-engine/tent/gocore/mem"
 
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func addressOf(b []byte) uintptr { return mem.AddressOf(b) }

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 // patience bounds every wait; a longer one hangs.
 const patience = 20 * time.Second
 
-func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func address(b []byte) uintptr { return mem.AddressOf(b) }
 
 // memory maps zeroed bytes outside of Go's heap.
 func memory(t *testing.T, size int) []byte {

@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"runtime/debug"
 	"slices"
-	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -208,9 +207,9 @@ func (t *Transport) prepare(ctx context.Context, rules []*rule) error {
 	}
 	unit := t.alignment
 	memory := make([]byte, scratchSlots*unit+pageBytes)
-	skip := -uintptr(unsafe.Pointer(&memory[0])) % pageBytes
+	skip := -mem.AddressOf(memory) % pageBytes
 	memory = memory[skip:][:scratchSlots*unit]
-	address := uintptr(unsafe.Pointer(&memory[0]))
+	address := mem.AddressOf(memory)
 	key, _, err := t.Transport.Register(ctx, mem.Region{ID: scratchRegion, Addr: address, Size: uint64(len(memory)),
 		Fd: -1})
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -128,7 +127,7 @@ func (t *loop) Allocate(a transport.Allocation) (mem.Region, error) {
 		return mem.Region{}, errs.New(errs.InvalidArgument, "loop.allocate", "no %d bytes of %s", a.Size, a.Location)
 	}
 	b := make([]byte, a.Size)
-	r := mem.Region{Addr: uintptr(unsafe.Pointer(&b[0])), Size: a.Size, Kind: mem.Host, Location: a.Location, Fd: -1}
+	r := mem.Region{Addr: mem.AddressOf(b), Size: a.Size, Kind: mem.Host, Location: a.Location, Fd: -1}
 	t.memory.Store(r.Addr, b)
 	return r, nil
 }

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/tests/fakes/compiled"
 )
 
@@ -52,4 +52,4 @@ func factory(t testing.TB, path string) Factory {
 	return list[0]
 }
 
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func addressOf(b []byte) uintptr { return mem.AddressOf(b) }

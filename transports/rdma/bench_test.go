@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -78,7 +77,7 @@ func (b *bench) region(tb testing.TB) (mem.Region, transport.LocalKey, transport
 	memory, err := unix.Mmap(-1, 0, benchBytes, rights, kind)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, unix.Munmap(memory)) })
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
+	at := mem.AddressOf(memory)
 	r := mem.Region{Fd: -1, Addr: at, Size: benchBytes, Location: "cpu:0", Permission: mem.GlobalReadWrite}
 	key, descriptor, err := b.tr.Register(tb.Context(), r)
 	require.NoError(tb, err)

@@ -331,3 +331,5 @@ func TestExchangedMemoryIsRegisteredByItsNewBuffer(t *testing.T) {
 	d.there.holds(t, 1, 512, 4096, 2)
 	require.NoError(t, owner.Deregister(t.Context(), key))
 }
+
+func addressOf(b []byte) uintptr { return mem.AddressOf(b) }

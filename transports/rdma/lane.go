@@ -174,7 +174,7 @@ func (l *lane) flushLocked(write *verbs.WR) {
 	id := wr.ID
 	wr.Like(write)
 	wr.ID, wr.Op, wr.Flags = id, verbs.OpRead, 0
-	wr.Reach(uint64(addressOf(l.device.scratch)), min(write.Length, 8), l.device.target.LKey)
+	wr.Reach(uint64(mem.AddressOf(l.device.scratch)), min(write.Length, 8), l.device.target.LKey)
 	l.rail.link.t.flushes.Add(1)
 }
 

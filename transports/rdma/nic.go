@@ -8,12 +8,12 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/transports/rdma/netdev"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
@@ -113,7 +113,7 @@ func (t *Transport) openDevice(index int, name string) (d *device, err error) {
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return nil, err
 	}
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(d.scratch)))
+	at := mem.AddressOf(d.scratch)
 	if d.target, err = d.verbs.Register(at, uint64(len(d.scratch)), uint64(at), verbs.LocalWrite); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -325,5 +324,3 @@ func (t *Transport) Woken(list []transport.Watch) {
 		}
 	}
 }
-
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

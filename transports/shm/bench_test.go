@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -52,7 +51,7 @@ func area(t testing.TB, size int) []byte {
 	return b[:size]
 }
 
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func addressOf(b []byte) uintptr { return mem.AddressOf(b) }
 
 // BenchmarkInline is one WRITE by Inline over each way, beside the bare copy or the bare system call.
 func BenchmarkInline(b *testing.B) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -158,7 +157,7 @@ func (f *file) resize(size int) {
 
 // place is where the bytes of a file lie now.
 func (f *file) place() (uintptr, uint64) {
-	return uintptr(unsafe.Pointer(unsafe.SliceData(f.bytes))), uint64(len(f.bytes))
+	return mem.AddressOf(f.bytes), uint64(len(f.bytes))
 }
 
 // OpenFile implements transport.Filer. A path is any text; there are no folders.

@@ -42,7 +42,7 @@ func (c *conn) quieten(k int) {
 	own := make([]byte, v.size)
 	fault := load(own, v.base)
 	x.copies = append(x.copies, own)
-	v.base = addressOf(own)
+	v.base = mem.AddressOf(own)
 	if fault != nil {
 		c.lane.sourceGone(k)
 	}

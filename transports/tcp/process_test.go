@@ -407,3 +407,5 @@ func (c *couple) awaitEnds(t testing.TB, within time.Duration, list ...*transpor
 		return true
 	})
 }
+
+func addressOf(b []byte) uintptr { return mem.AddressOf(b) }

@@ -213,7 +213,7 @@ func (c *conn) receivePayload() (n int, full bool, errno unix.Errno) {
 	if total < stagingBytes {
 		tail = stagingBytes
 	}
-	x.iov[k] = iovec{addressOf(x.staging), uint64(tail)}
+	x.iov[k] = iovec{mem.AddressOf(x.staging), uint64(tail)}
 	if x.i+k == len(x.table) && total < pieceBytes && !x.alone { // it reaches the end of the frame's payload
 		k++
 		asked += tail

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/mem"
 )
 
 // iovec and msghdr are the kernel's, with addresses that the garbage collector must not follow. Most of the memory
@@ -59,14 +61,13 @@ func receiveVector(fd int, m *msghdr, iov []iovec, bytes int) (int, unix.Errno) 
 }
 
 func sendBytes(fd int, b []byte) (int, unix.Errno) {
-	return socketCall(unix.SYS_SENDTO, uintptr(fd), addressOf(b), uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT,
-		uintptr(len(b)))
+	n := uintptr(len(b))
+	return socketCall(unix.SYS_SENDTO, uintptr(fd), mem.AddressOf(b), n, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, n)
 }
 
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
-
 func receive(fd int, b []byte) (int, unix.Errno) {
-	return socketCall(unix.SYS_RECVFROM, uintptr(fd), addressOf(b), uintptr(len(b)), unix.MSG_DONTWAIT, uintptr(len(b)))
+	n := uintptr(len(b))
+	return socketCall(unix.SYS_RECVFROM, uintptr(fd), mem.AddressOf(b), n, unix.MSG_DONTWAIT, n)
 }
 
 // discard drops up to n bytes of the stream without copying them.

@@ -1,6 +1,10 @@
 package tcp
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/mem"
+)
 
 // Budgets of one turn at a lane's write side, in bytes.
 const (
@@ -40,7 +44,7 @@ func (x *transmitter) addPayload(addr uintptr, n int) {
 }
 
 func (x *transmitter) setVector(i int, b []byte) {
-	x.iov[i] = iovec{addressOf(b), uint64(len(b))}
+	x.iov[i] = iovec{mem.AddressOf(b), uint64(len(b))}
 	x.left += len(b)
 }
 

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -275,7 +274,7 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 // silentAddress is a peer that does not answer, as one that is stopped; World.silenceEnded ends its process.
 const silentAddress = "silent:1"
 
-func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func address(b []byte) uintptr { return mem.AddressOf(b) }
 
 func (w *World) memory(size int, alignment uint64, d *Device) *Memory {
 	var m *Memory

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -69,7 +68,7 @@ func (s *Side) open() (addr uintptr, err error) {
 	if err != nil {
 		return 0, err
 	}
-	addr = uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
+	addr = mem.AddressOf(memory)
 	_, err = s.engine.Register(engine.Memory{Addr: addr, Size: bytes, Name: "kv", Location: "cpu:0",
 		Permission: mem.GlobalReadWrite})
 	return addr, err

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -63,7 +62,7 @@ func (c *Crowd) Start(n int, addresses *[]string) error {
 	return nil
 }
 
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func addressOf(b []byte) uintptr { return mem.AddressOf(b) }
 
 // Opened is the time of opens side by side. Some are repeated on a machine that is too busy for their handshakes.
 type Opened struct {

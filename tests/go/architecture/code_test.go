@@ -37,6 +37,7 @@ var codeRules = []codeRule{
 		"the core is a state machine without lock and I/O: gocore/engine is the shell that has them",
 		"sync", "sync/atomic", "os", "net", "context", "io", "syscall", "log", "log/slog")},
 	{"unsafe stays at the edge", unsafeAtTheEdge},
+	{"addresses of slices are mem's", addressesOfSlices},
 	{"the environment is read once", banCalls(func(s *source) bool {
 		return !forTests(s) &&
 			s.folder != "gocore/config"
@@ -169,6 +170,38 @@ func unsafeAtTheEdge(s *source) (out []violation) {
 	}
 	return banImports(func(*source) bool { return true },
 		"an address that the garbage collector may see must not come from everywhere", "unsafe")(s)
+}
+
+// addressesOfSlices finds uintptr(unsafe.Pointer(unsafe.SliceData(s))).
+func addressesOfSlices(s *source) (out []violation) {
+	if s.folder == "gocore/mem" {
+		return nil
+	}
+	ast.Inspect(s.syntax, func(n ast.Node) bool {
+		inner := n
+		for _, name := range []string{"uintptr", "Pointer", "SliceData"} {
+			c, ok := inner.(*ast.CallExpr)
+			if !ok || len(c.Args) != 1 || calledName(c) != name {
+				return true
+			}
+			inner = c.Args[0]
+		}
+		out = append(out, s.at(n.Pos(), "a slice on a stack moves when that grows: mem.AddressOf keeps it on the heap",
+			"the address of a slice as a number"))
+		return true
+	})
+	return out
+}
+
+// calledName is the name of a called function, without its package.
+func calledName(c *ast.CallExpr) string {
+	switch f := c.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		return f.Sel.Name
+	}
+	return ""
 }
 
 func noInit(s *source) (out []violation) {

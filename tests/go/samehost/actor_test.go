@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +41,7 @@ func openEngine() (*engine.Engine, error) {
 	return netbed.OpenEngine(map[string]any{"transports/shm/enable": true, "transports/tcp/enable": false})
 }
 
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func addressOf(b []byte) uintptr { return mem.AddressOf(b) }
 
 // mapped is memory outside of Go's heap that is never given back: a peer's late bytes hit nothing else.
 func mapped(size int) ([]byte, error) {

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -113,7 +112,7 @@ func fill(device int, seed uint64) (m memory, err error) {
 	} else {
 		// Outside of Go's heap: the race detector does not see the order that a socket makes.
 		m.own, err = unix.Mmap(-1, 0, size+2*band, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-		m.at = uintptr(unsafe.Pointer(unsafe.SliceData(m.own)))
+		m.at = mem.AddressOf(m.own)
 	}
 	if err != nil {
 		return m, err

@@ -7,7 +7,6 @@ import (
 	"os"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -74,7 +73,7 @@ func (w *world) inside(t *testing.T, end roce.End) *engine.Engine {
 	return e
 }
 
-func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func address(b []byte) uintptr { return mem.AddressOf(b) }
 
 func paint(b []byte, k int) {
 	for i := range b {

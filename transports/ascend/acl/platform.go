@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -239,7 +238,7 @@ const throughBytes = 4 << 20
 // through copies from one device to another by way of the host.
 func through(to, from uintptr, n uint64) error {
 	room := make([]byte, min(n, throughBytes))
-	between := uintptr(unsafe.Pointer(unsafe.SliceData(room))) // Go's collector moves nothing
+	between := mem.AddressOf(room)
 	for done := uint64(0); done < n; done += uint64(len(room)) {
 		some := min(n-done, uint64(len(room)))
 		for _, leg := range [...][2]uintptr{{between, from + uintptr(done)}, {to + uintptr(done), between}} {

@@ -9,7 +9,8 @@ import "C"
 
 import (
 	"runtime"
-	"unsafe"
+
+	"github.com/tent-engine/tent/gocore/mem"
 )
 
 // Visit is the time in which a device's context is current on a goroutine's thread.
@@ -43,7 +44,7 @@ func Fetch(ordinal int, into []byte, from uintptr) error {
 	if err := l.usable("cuda.copy", ordinal); err != nil || len(into) == 0 {
 		return err
 	}
-	to := C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(into))))
+	to := C.uint64_t(mem.AddressOf(into))
 	r := C.tc_copy(C.int(ordinal), to, C.uint64_t(from), C.uint64_t(len(into)))
 	runtime.KeepAlive(into)
 	return l.failed("cuda.copy", ordinal, r)

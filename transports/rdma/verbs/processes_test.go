@@ -6,11 +6,11 @@ import (
 	"os/exec"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	fake "github.com/tent-engine/tent/tests/fakes/verbs"
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
@@ -179,4 +179,4 @@ func TestAStoppedProcessIsServedAndAKilledOneIsNot(t *testing.T) {
 	require.Equal(t, verbs.Status(12), carried(t, a, verbs.OpWrite, there), "the retries are used up")
 }
 
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func addressOf(b []byte) uintptr { return mem.AddressOf(b) }

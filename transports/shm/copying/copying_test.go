@@ -5,10 +5,11 @@ import (
 	"os"
 	"runtime/debug"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/mem"
 )
 
 const page = 4096
@@ -25,7 +26,7 @@ func area(t testing.TB, size int) []byte {
 	return b
 }
 
-func addr(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func addr(b []byte) uintptr { return mem.AddressOf(b) }
 
 // fill writes a pattern that depends on the position and a seed.
 func fill(b []byte, seed uint64) {
