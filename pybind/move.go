@@ -149,14 +149,12 @@ func put(id, builder int64, t engine.Terms, note uint64, add func(*engine.Call) 
 		return 0, err
 	}
 	if builder != 0 {
-		c, err := o.builders.get(builder)
-		if err != nil {
-			return 0, err
-		}
-		if err := c.With(t); err != nil {
-			return 0, err
-		}
-		return 0, add(c)
+		return 0, o.builders.use(builder, func(c *engine.Call) error {
+			if err := c.With(t); err != nil {
+				return err
+			}
+			return add(c)
+		})
 	}
 	c, err := begin(o.engine, t)
 	if err != nil {
