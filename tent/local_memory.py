@@ -21,8 +21,15 @@ Range = tuple[int, int]  # address, size
 
 
 class _Owned(NamedTuple):
-    region: int
-    allocated: bool  # by the engine
+    """Memory of allocate() is registered from the beginning, and may be unregistered and registered again."""
+
+    region: int  # 0: peers do not reach the range
+    memory: int  # the region of its allocation, 0: the caller's memory
+    permission: int  # of the region
+
+    def is_(self, allocated: bool) -> bool:
+        """Whether the range is allocated, or else whether it is registered."""
+        return (self.memory if allocated else self.region) != 0
 
 
 class LocalMemory:
@@ -42,7 +49,7 @@ class LocalMemory:
         """Returns the address of new memory."""
 
         def take(made: dict[str, int]) -> int:
-            self._remember((made["address"], made["size"]), _Owned(made["id"], True))
+            self._remember((made["address"], made["size"]), _Owned(made["id"], made["id"], permission))
             return made["address"]
 
         wanted = size, "", text_of(location, "location", needed=True), permission, False, False, ""
@@ -51,31 +58,42 @@ class LocalMemory:
 
     def free(self, address: int) -> None:
         """Unmaps memory of allocate(), also when the engine has closed."""
-        with self._ending(address, 0, allocated=True) as region:
+        with self._ending(address, 0, allocated=True) as owned:
             self._engine._closed_meanwhile()
             if self._engine._library is not _native.CLOSED:  # also in a callback of a close that goes on
-                self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS)
-            self._engine._tail.free(region)
+                lingers = owned.region and self._close(owned.region)
+                if lingers and owned.region != owned.memory:  # registered anew: unmapping does not wait for that one
+                    raise not_back(address)
+            self._engine._tail.free(owned.memory)
 
     def register(self, key: Range, location: str, permission: int, made: list[Range]) -> None:
-        """Registers a range and appends it to `made`, unless it is registered already."""
+        """Registers a range and appends it to `made`, unless it is registered already with this permission."""
         where = text_of(location, "location", needed=True)
         ids: list[int] = []
         with self._alone(key):
-            if key in self._owned:
+            before = self._owned.get(key, _Owned(0, 0, 0))
+            if before.region:
+                if before.permission != permission:
+                    raise InvalidArgumentError(
+                        f"{key[1]} bytes at {key[0]:#x} are registered already, with another permission",
+                        hint="unregister them first, or allocate them with that one: allocate_local_memory_ex",
+                    )
                 return
             try:
                 self._engine._register(ids, *key, False, False, "", where, permission, "")
             finally:
                 for region in ids:  # also where a signal handler has raised behind the call
-                    self._remember(key, _Owned(region, False))
+                    self._remember(key, _Owned(region, before.memory, permission))
                     made.append(key)
 
     def unregister(self, address: int, size: int) -> None:
         """Returns when nobody can touch the range any more. Size 0 goes by the address alone."""
-        with self._ending(address, size, allocated=False) as region:
-            if self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS):
+        with self._ending(address, size, allocated=False) as owned:
+            if self._close(owned.region):
                 raise not_back(address)
+
+    def _close(self, region: int) -> int:
+        return self._engine._call_long(self._engine._library.pybind_CloseRegion, region, CLOSE_MS)
 
     def unregister_all(self, ranges: Iterable[Range]) -> None:
         """The same for several. None is ended where one is unknown, or given once too often; one that is late keeps
@@ -118,20 +136,28 @@ class LocalMemory:
                 self._change.notify_all()
 
     @contextmanager
-    def _ending(self, address: int, size: int, allocated: bool) -> Iterator[int]:
-        """Gives the region of a range to the thread that ends it, and drops the record when that was done."""
+    def _ending(self, address: int, size: int, allocated: bool) -> Iterator[_Owned]:
+        """Gives the record of a range to the thread that ends it. When that was done, memory of an allocation is still
+        allocated where it was registered, and other records go."""
         key = self._find(address, size, allocated)
         with self._alone(key):
             key = self._find(*key, allocated)  # another thread may have ended it meanwhile
-            yield self._owned[key].region
+            owned = self._owned[key]
+            yield owned
             with self._change:
-                del self._owned[key]
+                if owned.memory and not allocated:
+                    self._owned[key] = _Owned(0, owned.memory, 0)
+                else:
+                    del self._owned[key]
 
     def _find(self, address: int, size: int, allocated: bool, without: Container[Range] = ()) -> Range:
+        found = []
         with self._change:
             for key, owned in self._owned.items():
-                fits = key[0] == address and (size == 0 or key[1] == size) and owned.allocated == allocated
+                fits = key[0] == address and (size == 0 or key[1] == size) and owned.is_(allocated)
                 if fits and key not in without:
-                    return key
+                    found.append((owned.memory != 0, key))
+        if found:  # the caller's own first: an allocation and a part of it that is registered besides begin together
+            return min(found, key=lambda one: one[0])[1]
         how = "allocate_local_memory" if allocated else "register_local_memory"
         raise AddressNotRegisteredError(f"{address:#x} is not an address of {how}")

@@ -164,7 +164,8 @@ class TransferEngine:
     # Memory
 
     def allocate_local_memory(self, size: int, location: str = kWildcardLocation) -> int:
-        """New, zeroed memory that peers can reach by address; returns its address."""
+        """New, zeroed memory that peers can reach by address; returns its address. register_local_memory of it changes
+        nothing, and unregister_local_memory keeps peers out until it is registered again."""
         return self.allocate_local_memory_ex(size, MemoryOptions(location))
 
     def allocate_local_memory_ex(self, size: int, options: MemoryOptions) -> int:
@@ -187,8 +188,8 @@ class TransferEngine:
     def register_local_memory(
         self, address: int, size: int, permission: Permission = Permission.GlobalReadWrite
     ) -> None:
-        """Makes memory known and reachable by address. The same range again is taken as it is. The caller keeps it
-        mapped until unregister_local_memory."""
+        """Makes memory known and reachable by address. The same range again is taken as it is, and refused with another
+        permission. The caller keeps it mapped until unregister_local_memory."""
         self.register_local_memory_ex(address, size, MemoryOptions(perm=permission))
 
     def register_local_memory_ex(self, address: int, size: int, options: MemoryOptions) -> None:

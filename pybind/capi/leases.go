@@ -28,7 +28,7 @@ func around(engine int64, at, size uint64) (region, start uint64, err error) {
 	defer regions.Unlock()
 	var best span
 	for s, o := range regions.bySpan {
-		if s.engine == engine && at >= s.address && mem.Contains(s.size, at-s.address, size) &&
+		if s.engine == engine && o.region != 0 && at >= s.address && mem.Contains(s.size, at-s.address, size) &&
 			(region == 0 || cmp.Or(cmp.Compare(s.size, best.size), cmp.Compare(s.address, best.address)) < 0) {
 			region, best = o.region, s
 		}
@@ -64,7 +64,7 @@ func isMemory(engine int64, region uint64) bool {
 	regions.Lock()
 	defer regions.Unlock()
 	for s, o := range regions.bySpan {
-		if s.engine == engine && o.region == region {
+		if s.engine == engine && (o.region == region || o.memory == region) {
 			return true
 		}
 	}

@@ -65,8 +65,8 @@ func number(engine C.tent_engine_t) int64 { return int64(uintptr(engine)) - 1 }
 
 // put writes a string and a 0 into a buffer of C.
 func put(text string, buf *C.char, length C.size_t) C.int {
-	if buf == nil || int(length) < len(text)+1 {
-		return wrong("a buffer of %d bytes is too short for %d and a 0", int(length), len(text))
+	if buf == nil || uint64(length) < uint64(len(text)+1) {
+		return wrong("a buffer of %d bytes is too short for %d and a 0", uint64(length), len(text))
 	}
 	out := unsafe.Slice((*byte)(unsafe.Pointer(buf)), len(text)+1)
 	copy(out, text)

@@ -21,9 +21,24 @@ type span struct {
 	address, size uint64
 }
 
+// owned is a range that C has registered or allocated. Memory of tent_allocate_memory is registered from the beginning,
+// and may be unregistered and registered again like the program's.
 type owned struct {
-	region    uint64
-	allocated bool
+	region uint64 // 0: peers do not reach the range
+	memory uint64 // the region of its allocation, 0: the program's own memory
+	rights rights // of region
+}
+
+// is reports whether the range is allocated, or else whether it is registered.
+func (o owned) is(allocated bool) bool {
+	return allocated && o.memory != 0 || !allocated && o.region != 0
+}
+
+// rights are the terms of a registration that a second one of the same range must not widen or narrow unseen.
+type rights struct {
+	permission int64
+	growable   bool
+	peers      string // as pybind.Register takes them
 }
 
 // regions are known to C by their addresses. One thread at a time begins or ends a range; others wait for it, without a
@@ -67,8 +82,12 @@ func remember(s span, o owned) {
 func forget(engine int64) {
 	regions.Lock()
 	for s, o := range regions.bySpan {
-		if s.engine == engine && !o.allocated {
+		switch {
+		case s.engine != engine:
+		case o.memory == 0:
 			delete(regions.bySpan, s)
+		default:
+			regions.bySpan[s] = owned{memory: o.memory}
 		}
 	}
 	regions.Unlock()
@@ -81,7 +100,8 @@ func forget(engine int64) {
 	rooms.Unlock()
 }
 
-// lookUp returns a range and its region; size 0 goes by the address alone, where one range begins.
+// lookUp returns a range and its regions; size 0 goes by the address alone, where one range begins. Of registered ones
+// the program's own come first: an allocation and a part of it that is registered besides may begin together.
 func lookUp(engine int64, at, size uint64, allocated bool) (span, owned, error) {
 	return lookUpBut(nil, engine, at, size, allocated)
 }
@@ -90,12 +110,18 @@ func lookUp(engine int64, at, size uint64, allocated bool) (span, owned, error) 
 func lookUpBut(found map[span]bool, engine int64, at, size uint64, allocated bool) (span, owned, error) {
 	regions.Lock()
 	defer regions.Unlock()
-	var fits []span
+	var fits, allocations []span
 	for s, o := range regions.bySpan {
-		if s.engine == engine && s.address == at && (size == 0 || s.size == size) && o.allocated == allocated &&
-			!found[s] {
+		switch {
+		case s.engine != engine || s.address != at || size != 0 && s.size != size || !o.is(allocated) || found[s]:
+		case o.memory != 0:
+			allocations = append(allocations, s)
+		default:
 			fits = append(fits, s)
 		}
+	}
+	if len(fits) == 0 {
+		fits = allocations
 	}
 	switch len(fits) {
 	case 0:
@@ -115,7 +141,8 @@ func notRegistered(at uint64, allocated bool) error {
 	return fmt.Errorf("ADDRESS_NOT_REGISTERED: %#x is not an address of %s", at, how)
 }
 
-// end calls use with the record of a range, and drops it if that was no error.
+// end calls use with the record of a range. If that was no error, memory of an allocation is still allocated where it
+// was registered, and other records go.
 func end(engine int64, at, size uint64, allocated bool, use func(owned) error) error {
 	s, _, err := lookUp(engine, at, size, allocated)
 	if err != nil {
@@ -130,17 +157,20 @@ func end(engine int64, at, size uint64, allocated bool, use func(owned) error) e
 			return err
 		}
 		regions.Lock()
-		delete(regions.bySpan, s)
+		if o.memory != 0 && !allocated {
+			regions.bySpan[s] = owned{memory: o.memory}
+		} else {
+			delete(regions.bySpan, s)
+		}
 		regions.Unlock()
 		return nil
 	})
 }
 
-func (s span) known() bool {
+func (s span) known() owned {
 	regions.Lock()
 	defer regions.Unlock()
-	_, is := regions.bySpan[s]
-	return is
+	return regions.bySpan[s]
 }
 
 // options reads C's options, or returns the defaults for NULL.
@@ -174,7 +204,8 @@ func allocate(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, locat
 	if err != nil {
 		return failed(err)
 	}
-	remember(span{number(engine), made.Address, made.Size}, owned{region: made.ID, allocated: true})
+	remember(span{number(engine), made.Address, made.Size},
+		owned{region: made.ID, memory: made.ID, rights: rights{permission: permission}})
 	*addr = C.tent_handle(C.uintptr_t(made.Address))
 	return 0
 }
@@ -199,20 +230,30 @@ func go_allocate_memory_ex(engine C.tent_engine_t, addr *unsafe.Pointer, size C.
 func go_free_memory(engine C.tent_engine_t, addr unsafe.Pointer) C.int {
 	id := number(engine)
 	return done(end(id, address(addr), 0, true, func(o owned) error {
-		_, err := pybind.EndMemory(id, o.region, closeMs) // an error: a peer is still inside, and the memory stays
+		if o.region != 0 && o.region != o.memory { // it was registered anew
+			if err := closeRegion(id, address(addr), o.region); err != nil {
+				return err
+			}
+		}
+		_, err := pybind.EndMemory(id, o.memory, closeMs) // an error: a peer is still inside, and the memory stays
 		return err
 	}))
 }
 
-// register registers a range as make does, unless it is known; fresh says whether it is new.
-func (s span) register(make func() (uint64, error)) (fresh bool, _ error) {
+// register registers a range; fresh says whether it is new. One that is known stays as it is, with these rights.
+func (s span) register(location string, r rights) (fresh bool, _ error) {
 	err := s.alone(func() error {
-		if s.known() {
+		before := s.known()
+		if before.region != 0 {
+			if before.rights != r {
+				return fmt.Errorf("INVALID_ARGUMENT: %d bytes at %#x are registered already, with another permission "+
+					"or for other peers, or growable and not: unregister them first", s.size, s.address)
+			}
 			return nil
 		}
-		region, err := make()
+		region, err := pybind.Register(s.engine, s.address, s.size, false, r.growable, "", location, r.permission, r.peers)
 		if err == nil {
-			remember(s, owned{region: region})
+			remember(s, owned{region: region, memory: before.memory, rights: r})
 			fresh = true
 		}
 		return err
@@ -220,25 +261,22 @@ func (s span) register(make func() (uint64, error)) (fresh bool, _ error) {
 	return fresh, err
 }
 
-func register(
-	engine int64, at, size uint64, growable bool, location string, permission int64,
-) (fresh bool, _ error) {
-	return span{engine, at, size}.register(func() (uint64, error) {
-		return pybind.Register(engine, at, size, false, growable, "", location, permission, "")
-	})
+func register(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, location string, r rights) C.int {
+	_, err := span{number(engine), address(addr), uint64(size)}.register(location, r)
+	return done(err)
 }
 
-func registered(_ bool, err error) C.int { return done(err) }
-
 func unregister(engine int64, at, size uint64) error {
-	return end(engine, at, size, false, func(o owned) error {
-		lingers, err := pybind.CloseRegion(engine, o.region, closeMs)
-		if err == nil && lingers != 0 {
-			err = fmt.Errorf("TIMEOUT: a driver or the kernel may still use the memory at %#x, for a transfer that "+
-				"ended dirty: leave it as it is, and unregister it again later", at)
-		}
-		return err
-	})
+	return end(engine, at, size, false, func(o owned) error { return closeRegion(engine, at, o.region) })
+}
+
+func closeRegion(engine int64, at, region uint64) error {
+	lingers, err := pybind.CloseRegion(engine, region, closeMs)
+	if err == nil && lingers != 0 {
+		err = fmt.Errorf("TIMEOUT: a driver or the kernel may still use the memory at %#x, for a transfer that "+
+			"ended dirty: leave it as it is, and call again later", at)
+	}
+	return err
 }
 
 // unregisterAll ends several ranges. None is ended where one is unknown, or given once too often; one that is late
@@ -263,28 +301,27 @@ func unregisterAll(leaving []span) error {
 
 //export go_register_memory
 func go_register_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
-	const all = int64(C.PERM_GLOBAL_READ_WRITE)
-	return registered(register(number(engine), address(addr), uint64(size), false, "*", all))
+	return register(engine, addr, size, "*", rights{permission: int64(C.PERM_GLOBAL_READ_WRITE)})
 }
 
 //export go_register_memory_with_perm
 func go_register_memory_with_perm(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	permission C.int) C.int {
-	return registered(register(number(engine), address(addr), uint64(size), false, "*", int64(permission)))
+	return register(engine, addr, size, "*", rights{permission: int64(permission)})
 }
 
 //export go_register_memory_ex
 func go_register_memory_ex(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
-	return registered(register(number(engine), address(addr), uint64(size), false, location, permission))
+	return register(engine, addr, size, location, rights{permission: permission})
 }
 
 //export go_register_growable_memory
 func go_register_growable_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
-	return registered(register(number(engine), address(addr), uint64(size), true, location, permission))
+	return register(engine, addr, size, location, rights{permission: permission, growable: true})
 }
 
 //export go_unregister_memory
@@ -315,7 +352,7 @@ func beginning(engine int64, at, offset, length uint64) (list []uint64) {
 	var short []uint64
 	for s, o := range regions.bySpan {
 		switch {
-		case s.engine != engine || s.address != at || o.allocated:
+		case s.engine != engine || s.address != at || o.memory != 0:
 		case mem.Contains(s.size, offset, length):
 			list = append(list, o.region)
 		default:
@@ -339,7 +376,7 @@ func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.s
 	var fresh []span
 	for i := range at {
 		s := span{engine, address(at[i]), uint64(length[i])}
-		made, err := register(engine, s.address, s.size, false, location, permission)
+		made, err := s.register(location, rights{permission: permission})
 		if err != nil {
 			for _, s := range fresh {
 				_ = unregister(engine, s.address, s.size)

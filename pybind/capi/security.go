@@ -43,14 +43,7 @@ func go_open_segment_of(engine C.tent_engine_t, handle *C.tent_segment_id_t, nam
 func go_register_memory_for(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t, peers *C.char) C.int {
 	location, permission := options(opts)
-	s := span{number(engine), address(addr), uint64(size)}
-	fresh, err := s.register(func() (uint64, error) {
-		return pybind.Register(s.engine, s.address, s.size, false, false, "", location, permission, patterns(peers))
-	})
-	if err == nil && !fresh {
-		return wrong("the range is registered already: unregister it to change its peers")
-	}
-	return done(err)
+	return register(engine, addr, size, location, rights{permission: permission, peers: patterns(peers)})
 }
 
 //export go_disconnect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import pickle
 import time
 from array import array
@@ -277,6 +278,65 @@ def test_memory_functions(world: World) -> None:
     engine.unregister_local_memory(start)
     with pytest.raises(tent.TentError):
         engine.transfer_sync([world.request(tent.OpCode.WRITE, 0, 0, 1)])
+
+
+def test_allocated_memory_is_registered_and_taken_back_as_upstreams_benchmark_does(world: World) -> None:
+    owner, size, half = tent.TransferEngine(), 1 << 16, 1 << 15
+    address = owner.allocate_local_memory(size)
+    handle = world.engine.open_segment(owner.get_segment_name())
+    theirs = (ctypes.c_ubyte * size).from_address(address)
+    expected = bytearray(size)
+
+    def write(at: int) -> tent.TransferStatus:
+        request = tent.Request(tent.OpCode.WRITE, world.address + at, handle, address + at, 100)
+        return world.engine.transfer_sync([request], timeout=10)
+
+    def written(at: int) -> None:
+        assert write(at) == (State.COMPLETED, 100)
+        expected[at : at + 100] = world.memory.expected[at : at + 100]
+        assert bytes(theirs) == expected
+
+    def refused() -> None:
+        with pytest.raises(tent.TentError):
+            write(0)
+        assert bytes(theirs) == expected
+
+    written(0)
+    owner.register_local_memory(address, size)  # changes nothing
+    with pytest.raises(tent.InvalidArgumentError, match="registered already, with another permission"):
+        owner.register_local_memory(address, size, tent.Permission.GlobalReadOnly)
+    written(1000)
+    owner.unregister_local_memory(address)
+    refused()
+    with pytest.raises(tent.AddressNotRegisteredError):
+        owner.unregister_local_memory(address)
+    owner.register_local_memory(address, size)
+    written(2000)
+    owner.register_local_memory(address, half)
+    owner.unregister_local_memory(address)  # the half
+    written(half + 1000)
+    owner.unregister_local_memory(address)  # the whole
+    refused()
+    owner.register_local_memory(address, size, tent.Permission.GlobalReadOnly)
+    refused()
+    read = tent.Request(tent.OpCode.READ, world.address + 5000, handle, address + 950, 200)
+    assert world.engine.transfer_sync([read], timeout=10) == (State.COMPLETED, 200)
+    world.memory.expect(5000, expected[950:1150])
+    owner.free_local_memory(address)
+    with pytest.raises(tent.TentError):
+        world.engine.transfer_sync([read], timeout=10)
+    with pytest.raises(tent.AddressNotRegisteredError):
+        owner.unregister_local_memory(address)
+    owner.close()
+
+
+def test_allocated_memory_that_was_registered_anew_outlives_its_engine() -> None:
+    with tent.TransferEngine() as owner:
+        address = owner.allocate_local_memory(4096)
+        owner.unregister_local_memory(address)
+        owner.register_local_memory(address, 4096)
+    (ctypes.c_ubyte * 4096).from_address(address)[7] = 9
+    owner.free_local_memory(address)
 
 
 def test_notifications_and_identity(world: World) -> None:

@@ -133,6 +133,9 @@ static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	void *both[] = {&two[0], &two[1]};
 	size_t sizes[] = {1, 1};
 	MUST(tent_register_memory(engine, both[0], 1));
+	MUST(tent_register_memory(engine, both[0], 1)); /* changes nothing */
+	REFUSED(tent_register_memory_with_perm(engine, both[0], 1, PERM_LOCAL_READ_WRITE), "registered already");
+	REFUSED(tent_register_growable_memory(engine, both[0], 1, NULL), "registered already");
 	REFUSED(tent_unregister_memory_batch(engine, both, sizes, 2), "not an address of tent_register_memory");
 	both[1] = both[0];
 	REFUSED(tent_unregister_memory_batch(engine, both, sizes, 2), "not an address of tent_register_memory");
@@ -318,6 +321,9 @@ static void admission(void) {
 	REFUSED(tent_register_memory_for(b, shared, sizeof shared, NULL, "uid:1 id:12*"), "an attacker finds");
 	REFUSED(tent_open_segment_of(a, &segment, address, "id:0x12"), "hexadecimal digits");
 	MUST(tent_register_memory_for(b, shared, sizeof shared, NULL, "uid:1 *"));
+	MUST(tent_register_memory_for(b, shared, sizeof shared, NULL, "uid:1 *")); /* changes nothing */
+	REFUSED(tent_register_memory_for(b, shared, sizeof shared, NULL, "uid:2"), "registered already");
+	REFUSED(tent_register_memory(b, shared, sizeof shared), "registered already");
 	REFUSED(tent_open_segment_of(a, &segment, address, "dns:b uid:1 id:00000000000000000000000000000000"), "wanted was");
 	MUST(tent_open_segment_of(a, &segment, address, "dns:b *"));
 	MUST(tent_reload_security(a));

@@ -163,13 +163,15 @@ int tent_disconnect(tent_engine_t engine, const char *who);
 /* Reads the files of security/cert, key and ca again: 1 if they have changed, 0 if not, -1 after an error. */
 int tent_reload_security(tent_engine_t engine);
 
-/* Memory that tent allocates, zeroed and reachable by peers as its permission says (default: read and write). It outlives its
- * engine: behind tent_destroy_engine the program still uses its bytes, until tent_free_memory with the same handle. */
+/* Memory that tent allocates, zeroed and reachable by peers as its permission says (default: read and write). Registering it
+ * changes nothing, and unregistering it keeps peers out until it is registered again. It outlives its engine: behind
+ * tent_destroy_engine the program still uses its bytes, until tent_free_memory with the same handle. */
 int tent_allocate_memory(tent_engine_t engine, void **addr, size_t size, const char *location);
 int tent_allocate_memory_ex(tent_engine_t engine, void **addr, size_t size, tent_memory_options_t *opts);
 int tent_free_memory(tent_engine_t engine, void *addr);
 
-/* Memory of the program. Registering the same range again changes nothing; batches are all or nothing. */
+/* Memory of the program. Registering the same range again changes nothing, and is refused with another permission or for
+ * other peers. Batches are all or nothing. */
 int tent_register_memory(tent_engine_t engine, void *addr, size_t size);
 int tent_register_memory_with_perm(tent_engine_t engine, void *addr, size_t size, int permission);
 int tent_register_memory_ex(tent_engine_t engine, void *addr, size_t size, tent_memory_options_t *opts);
