@@ -22,6 +22,9 @@ from ._version import __version__ as __version__
 
 # Module to its public names. Type checkers read __init__.pyi, which tools/stubs.py writes from this table.
 _PUBLIC = {
+    "_members": "READ WRITE INITIAL PENDING INVALID CANCELED COMPLETED TIMEOUT FAILED LocalReadWrite GlobalReadOnly "
+    "GlobalReadWrite UNSPEC RDMA MNNVL SHM NVLINK GDS IOURING TCP AscendDirect SUNRISE_LINK TPU UB MPCOMM HP_TCP "
+    "INTENT_UNSPEC FOREGROUND_GET BACKGROUND_PREFETCH MIGRATION CHECKPOINT WEIGHT_LOADING STAGING_INTERNAL Memory File",
     "addresses": "Addresses",
     "admission": "PeerInfo",
     "batch": "Batch",
@@ -46,5 +49,5 @@ _PUBLIC = {
     "transfer": "ALL_COMPLETED FIRST_COMPLETED FIRST_EXCEPTION Transfer as_completed wait",
     "transfer_engine": "TransferEngine",
 }
-# `from tent import *` does not shadow the builtin NotImplementedError by its child.
+# `from tent import *` shadows neither the builtin NotImplementedError by its child nor a program's own READ.
 __all__, __getattr__, __dir__ = attach(__name__, _PUBLIC, eager="__version__", unlisted="NotImplementedError")

@@ -1,5 +1,40 @@
 # Written by tools/stubs.py from the table in __init__.py.
 
+from ._members import BACKGROUND_PREFETCH as BACKGROUND_PREFETCH
+from ._members import CANCELED as CANCELED
+from ._members import CHECKPOINT as CHECKPOINT
+from ._members import COMPLETED as COMPLETED
+from ._members import FAILED as FAILED
+from ._members import FOREGROUND_GET as FOREGROUND_GET
+from ._members import GDS as GDS
+from ._members import HP_TCP as HP_TCP
+from ._members import INITIAL as INITIAL
+from ._members import INTENT_UNSPEC as INTENT_UNSPEC
+from ._members import INVALID as INVALID
+from ._members import IOURING as IOURING
+from ._members import MIGRATION as MIGRATION
+from ._members import MNNVL as MNNVL
+from ._members import MPCOMM as MPCOMM
+from ._members import NVLINK as NVLINK
+from ._members import PENDING as PENDING
+from ._members import RDMA as RDMA
+from ._members import READ as READ
+from ._members import SHM as SHM
+from ._members import STAGING_INTERNAL as STAGING_INTERNAL
+from ._members import SUNRISE_LINK as SUNRISE_LINK
+from ._members import TCP as TCP
+from ._members import TIMEOUT as TIMEOUT
+from ._members import TPU as TPU
+from ._members import UB as UB
+from ._members import UNSPEC as UNSPEC
+from ._members import WEIGHT_LOADING as WEIGHT_LOADING
+from ._members import WRITE as WRITE
+from ._members import AscendDirect as AscendDirect
+from ._members import File as File
+from ._members import GlobalReadOnly as GlobalReadOnly
+from ._members import GlobalReadWrite as GlobalReadWrite
+from ._members import LocalReadWrite as LocalReadWrite
+from ._members import Memory as Memory
 from ._version import __version__
 from .addresses import Addresses
 from .admission import PeerInfo

@@ -14,7 +14,8 @@ def attach(
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Returns `__all__`, `__getattr__` and `__dir__` of a package from one table: module to its names, with blanks.
 
-    `eager` names are there already and listed; `unlisted` ones can be fetched, and `import *` leaves them alone.
+    `eager` names are there already and listed; `unlisted` ones, and those of modules that begin with _, can be
+    fetched, and `import *` leaves them alone.
     tools/stubs.py writes the package's `__init__.pyi`, the view of type checkers, from the same table.
     """
     module_of = {name: module for module, names in public.items() for name in names.split()}
@@ -32,5 +33,6 @@ def attach(
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *module_of})
 
-    listed = {*module_of, *eager.split()} - set(unlisted.split())
+    listed = {name for name, module in module_of.items() if not module.startswith("_")}
+    listed = (listed | {*eager.split()}) - {*unlisted.split()}
     return sorted(listed), fetch, names

@@ -47,6 +47,7 @@ _Paths = TypedDict(
         "runtime_queue/max_dispatch_owners": int,
         "runtime_queue/max_dispatch_bytes": int | str,
         "runtime_queue/progress_fallback_interval_us": int | str,
+        "staging/shutdown_drain_timeout_ms": int | str,
         "metrics/enabled": bool,
         "metrics/http_server_threads": int,
         "metrics/report_interval_seconds": int | str,
@@ -78,6 +79,7 @@ _Paths = TypedDict(
         "transports/ascend_direct/slot_borrow": bool,
         "transports/ascend_direct/shared_quota_shm_path": str,
         "transports/ascend_direct/transfer_timeout_ns": int | str,
+        "transports/ascend_direct/transfer_timeout_ms": int | str,
         "transports/ascend_direct/connect_timeout_ns": int | str,
         "transports/ascend_direct/rdma_tc": str,
         "transports/ascend_direct/rdma_sl": str,
@@ -85,6 +87,10 @@ _Paths = TypedDict(
         "transports/ascend_direct/device": int,
         "transports/ascend_direct/port": int,
         "transports/ascend_direct/links_max": int,
+        "transports/ascend_direct/fabric_mem": bool,
+        "transports/ascend_direct/global_resource_config": str,
+        "transports/ascend_direct/agent_mode": bool,
+        "transports/ascend_direct/store_te_init": bool,
         "transports/buf-io/enable": bool,
         "transports/buf-io/required": bool,
         "transports/buf-io/rail_error_threshold": int,
@@ -139,6 +145,20 @@ _Paths = TypedDict(
         "transports/gds/window_bytes": int | str,
         "transports/gds/io_batch_depth": int,
         "transports/gds/threads": int,
+        "transports/hp_tcp/enable": bool,
+        "transports/hp_tcp/bind_address": str,
+        "transports/hp_tcp/advertise_address": str,
+        "transports/hp_tcp/rail_addresses": Sequence[str],
+        "transports/hp_tcp/port": int,
+        "transports/hp_tcp/worker_count": int,
+        "transports/hp_tcp/queue_capacity_per_worker": int,
+        "transports/hp_tcp/connections_per_peer": int,
+        "transports/hp_tcp/max_outstanding_tasks": int,
+        "transports/hp_tcp/max_outstanding_bytes": int | str,
+        "transports/hp_tcp/max_transfer_bytes": int | str,
+        "transports/hp_tcp/chunk_size": int | str,
+        "transports/hp_tcp/connect_timeout_ms": int | str,
+        "transports/hp_tcp/progress_timeout_ms": int | str,
         "transports/io_uring/enable": bool,
         "transports/io_uring/required": bool,
         "transports/io_uring/rail_error_threshold": int,
@@ -246,6 +266,7 @@ _Paths = TypedDict(
         "transports/rdma/workers/num_workers": int,
         "transports/rdma/bind_address": str,
         "transports/rdma/max_timeout_ns": int | str,
+        "transports/rdma/strict_local_numa": bool,
         "transports/rdma/enable_smart_scheduling": bool,
         "transports/rdma/bandwidth_learning_rate": float,
         "transports/rdma/ewma_min_bandwidth_multiplier": float,
@@ -342,7 +363,7 @@ class Given(_Paths, total=False):
     rpc_server_port: int
     security: Mapping[str, Any]
     insecure: bool
-    log_level: Literal["debug", "info", "warning", "error", "warn"]
+    log_level: Literal["debug", "info", "warning", "error", "off", "critical", "trace", "warn"]
     merge_requests: bool
     max_failover_attempts: int
     transfer_stall_timeout: float | str
@@ -380,5 +401,6 @@ class Given(_Paths, total=False):
     enable_progress_worker: bool
     enable_runtime_queue: bool
     runtime_queue: Mapping[str, Any]
+    receiver_credit: Any
     qos: Any
     transports: Mapping[str, Any]

@@ -21,6 +21,7 @@ class TransportType(IntEnum):
     TPU = 10
     UB = 11
     MPCOMM = 12
+    HP_TCP = 13
     IO_URING = 6
     ASCEND_DIRECT = 8
 
@@ -36,6 +37,7 @@ HINTS: dict[str, int] = {
     "bufio": 64,
     "delegate": 78,
     "gds": 5,
+    "hp_tcp": 13,
     "io-uring": 6,
     "io_uring": 6,
     "iouring": 6,

@@ -72,6 +72,7 @@ class IntentType(IntEnum):
     """Why the bytes move; policies may choose by it."""
 
     UNSPEC = 0
+    INTENT_UNSPEC = 0
     FOREGROUND_GET = 1
     BACKGROUND_PREFETCH = 2
     MIGRATION = 3

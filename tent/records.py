@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ._abi import PACKED, Fields
 from .enums import (
@@ -15,6 +15,9 @@ from .enums import (
     TransportType,
     kWildcardLocation,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Request(Fields):
@@ -37,8 +40,8 @@ pack = attrgetter(*PACKED)  # a request's fields as a packed request has them
 class TransferStatus(NamedTuple):
     """The state of a task or a batch, and the bytes acknowledged so far."""
 
-    state: TransferStatusEnum
-    bytes: int
+    state: TransferStatusEnum = TransferStatusEnum.INITIAL
+    bytes: int = 0
 
 
 class Notification:
@@ -79,16 +82,16 @@ class Notification:
 class SegmentInfoBuffer(NamedTuple):
     """One registered range of a segment."""
 
-    base: int
-    length: int
-    location: str
+    base: int = 0
+    length: int = 0
+    location: str = kWildcardLocation
 
 
 class SegmentInfo(NamedTuple):
     """The kind of a segment, and its registered ranges."""
 
-    type: SegmentInfoType
-    buffers: list[SegmentInfoBuffer]
+    type: SegmentInfoType = SegmentInfoType.Memory
+    buffers: Sequence[SegmentInfoBuffer] = ()
 
 
 class MemoryOptions:
@@ -117,44 +120,54 @@ class MemoryOptions:
         return f"MemoryOptions(location={self.location!r}, perm={Permission(self.perm).name})"
 
 
-class MemoryGuard:
-    """Allocated memory that is freed at the end of its `with` block."""
+class _Guard(int):
+    """A number that is given back at the end of its `with` block, once."""
 
-    def __init__(self, free: Callable[[int], None], address: int, size: int) -> None:
+    _free: Callable[[int], None] | None
+
+    def release(self) -> None:
+        """Gives it back now. Again: no effect."""
+        free, self._free = self._free, None
+        if free is not None:
+            free(int(self))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)  # a copy gives nothing back
+
+
+class MemoryGuard(_Guard):
+    """The address of allocated memory that is freed at the end of its `with` block."""
+
+    size: int
+
+    def __new__(cls, free: Callable[[int], None], address: int, size: int) -> Self:
         """For tent only; users call TransferEngine.allocate_memory_guard()."""
-        self._free = free
-        self.address = address
-        self.size = size
+        guard = super().__new__(cls, address)
+        guard._free, guard.size = free, size
+        return guard
 
-    def release(self) -> None:
-        """Frees the memory now. Again: no effect."""
-        if self.address:
-            address, self.address = self.address, 0
-            self._free(address)
-
-    def __enter__(self) -> MemoryGuard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    @property
+    def address(self) -> int:
+        """The address as a plain integer."""
+        return int(self)
 
 
-class BatchGuard:
-    """A batch that is freed at the end of its `with` block."""
+class BatchGuard(_Guard):
+    """The id of a batch that is freed at the end of its `with` block; its transfers go on."""
 
-    def __init__(self, free: Callable[[int], None], id: int) -> None:
+    def __new__(cls, free: Callable[[int], None], id: int) -> Self:
         """For tent only; users call TransferEngine.allocate_batch_guard()."""
-        self._free = free
-        self.id = id
+        guard = super().__new__(cls, id)
+        guard._free = free
+        return guard
 
-    def release(self) -> None:
-        """Frees the batch now; its transfers go on. Again: no effect."""
-        if self.id:
-            id, self.id = self.id, 0
-            self._free(id)
-
-    def __enter__(self) -> BatchGuard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    @property
+    def id(self) -> int:
+        """The id as a plain integer."""
+        return int(self)

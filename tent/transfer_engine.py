@@ -108,14 +108,14 @@ class TransferEngine:
 
     # Segments
 
-    def import_remote_segment(self, blob: bytes) -> int:
+    def import_remote_segment(self, shared_handle: bytes) -> int:
         """Opens a blob of export_local_segment() without contacting the peer."""
-        found = buffers.describe(bytes(blob))
+        found = buffers.describe(bytes(shared_handle))
         return self.engine._call(self.engine._library.pybind_OpenBlob, found.address, found.size)
 
     def open_segment(
         self,
-        name: str,
+        segment_name: str,
         *,
         identity: str | Iterable[str] | None = None,
         create: bool = False,
@@ -129,19 +129,24 @@ class TransferEngine:
         (offsets are those of the file); "" is this engine, LOCAL_SEGMENT_ID. The keywords are those of Engine.open();
         without any, a file that may not be written is opened for reading."""
         options = files.Options(create, size, truncate, readonly, cached, durability)
-        path = files.path_of(name)
+        path = files.path_of(segment_name)
         wanted = identities("identity", identity)
         if path is None:
-            options.refuse(name)
+            options.refuse(segment_name)
         elif wanted:
-            raise InvalidArgumentError(f"{shown(name)} is a file, and identity= belongs to the address of a peer")
+            raise InvalidArgumentError(
+                f"{shown(segment_name)} is a file, and identity= belongs to the address of a peer"
+            )
         elif options.given:
             return files.open_file(self.engine, path, options, OPEN_TIMEOUT)
         elif "\0" in path:
-            raise InvalidArgumentError(f"{shown(name)} holds a zero byte")
-        return self.engine._call_long(
-            self.engine._library.pybind_OpenSegment, text_of(name, "name", needed=True), wanted, False, False, 10_000
-        )
+            raise InvalidArgumentError(f"{shown(segment_name)} holds a zero byte")
+        name = text_of(segment_name, "segment_name", needed=True)
+        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, wanted, False, False, 10_000)
+
+    def warmup_segment(self, handle: int) -> None:
+        """Makes a segment ready for its first transfer; see Segment.connect()."""
+        self.engine._call_long(self.engine._library.pybind_Connect, _segment(handle, "handle"), 10_000)
 
     def close_segment(self, handle: int) -> None:
         """Forgets a segment."""
@@ -173,9 +178,9 @@ class TransferEngine:
         options = _options(options)
         return self._memory.allocate(_u64(size, "size"), options.location, permission_of(options.perm))
 
-    def free_local_memory(self, address: int) -> None:
+    def free_local_memory(self, addr: int) -> None:
         """Ends the access of peers and unmaps memory of allocate_local_memory, at once; also behind close()."""
-        self._memory.free(_u64(address, "address"))
+        self._memory.free(_u64(addr, "addr"))
 
     def allocate_memory_guard(self, size: int, location: str = kWildcardLocation) -> MemoryGuard:
         """allocate_local_memory for a `with` block."""
@@ -185,78 +190,76 @@ class TransferEngine:
         """The same with options."""
         return MemoryGuard(self.free_local_memory, self.allocate_local_memory_ex(size, options), size)
 
-    def register_local_memory(
-        self, address: int, size: int, permission: Permission = Permission.GlobalReadWrite
-    ) -> None:
+    def register_local_memory(self, addr: int, size: int, permission: Permission = Permission.GlobalReadWrite) -> None:
         """Makes memory known and reachable by address. The same range again is taken as it is, and refused with another
         permission. The caller keeps it mapped until unregister_local_memory."""
-        self.register_local_memory_ex(address, size, MemoryOptions(perm=permission))
+        self.register_local_memory_ex(addr, size, MemoryOptions(perm=permission))
 
-    def register_local_memory_ex(self, address: int, size: int, options: MemoryOptions) -> None:
+    def register_local_memory_ex(self, addr: int, size: int, options: MemoryOptions) -> None:
         """The same with options."""
-        self._register(address, size, _options(options), [])
+        self._register(addr, size, _options(options), [])
 
-    def _register(self, address: int, size: int, options: MemoryOptions, made: list[tuple[int, int]]) -> None:
-        key = _u64(address, "address"), _u64(size, "size")
+    def _register(self, addr: int, size: int, options: MemoryOptions, made: list[tuple[int, int]]) -> None:
+        key = _u64(addr, "addr"), _u64(size, "size")
         self._memory.register(key, options.location, permission_of(options.perm), made)
 
     def register_local_memory_batch(
-        self, addresses: Sequence[int], sizes: Sequence[int], permission: Permission = Permission.GlobalReadWrite
+        self, addr_list: Sequence[int], size_list: Sequence[int], permission: Permission = Permission.GlobalReadWrite
     ) -> None:
         """Several ranges, all or none."""
-        self.register_local_memory_batch_ex(addresses, sizes, MemoryOptions(perm=permission))
+        self.register_local_memory_batch_ex(addr_list, size_list, MemoryOptions(perm=permission))
 
     def register_local_memory_batch_ex(
-        self, addresses: Sequence[int], sizes: Sequence[int], options: MemoryOptions
+        self, addr_list: Sequence[int], size_list: Sequence[int], options: MemoryOptions
     ) -> None:
         """The same with options."""
-        if len(addresses) != len(sizes):
-            raise InvalidArgumentError(f"{len(addresses)} addresses and {len(sizes)} sizes")
+        if len(addr_list) != len(size_list):
+            raise InvalidArgumentError(f"{len(addr_list)} addresses and {len(size_list)} sizes")
         options = _options(options)
         made: list[tuple[int, int]] = []
         try:
-            for address, size in zip(addresses, sizes):
+            for address, size in zip(addr_list, size_list):
                 self._register(address, size, options, made)
         except BaseException:
             for address, size in made:
                 self.unregister_local_memory(address, size)
             raise
 
-    def unregister_local_memory(self, address: int, size: int = 0) -> None:
+    def unregister_local_memory(self, addr: int, size: int = 0) -> None:
         """Ends the access of peers; returns when they cannot touch it any more. Size 0 goes by address alone. After the
         builtin TimeoutError the memory is still in use: call again."""
-        self._memory.unregister(_u64(address, "address"), _u64(size, "size"))
+        self._memory.unregister(_u64(addr, "addr"), _u64(size, "size"))
 
-    def unregister_local_memory_batch(self, addresses: Sequence[int], sizes: Sequence[int] = ()) -> None:
+    def unregister_local_memory_batch(self, addr_list: Sequence[int], size_list: Sequence[int] = ()) -> None:
         """Several ranges; none if one of them is unknown. After the builtin TimeoutError those that are back are
         unregistered."""
-        if sizes and len(addresses) != len(sizes):
-            raise InvalidArgumentError(f"{len(addresses)} addresses and {len(sizes)} sizes")
-        pairs = zip(addresses, sizes or repeat(0))
-        self._memory.unregister_all((_u64(address, "address"), _u64(size, "size")) for address, size in pairs)
+        if size_list and len(addr_list) != len(size_list):
+            raise InvalidArgumentError(f"{len(addr_list)} addresses and {len(size_list)} sizes")
+        pairs = zip(addr_list, size_list or repeat(0))
+        self._memory.unregister_all((_u64(address, "addr"), _u64(size, "size")) for address, size in pairs)
 
     # Batches
 
-    def allocate_transfer_batch(self, capacity: int) -> int:
-        """The id of a new batch for up to `capacity` requests."""
-        n = integer_of(capacity)
+    def allocate_transfer_batch(self, batch_size: int) -> int:
+        """The id of a new batch for up to `batch_size` requests."""
+        n = integer_of(batch_size)
         if n is None or not 0 < n < 1 << 31:
-            raise InvalidArgumentError(f"capacity is {shown(capacity)}: it must be from 1 to 2^31 - 1")
+            raise InvalidArgumentError(f"batch_size is {shown(batch_size)}: it must be from 1 to 2^31 - 1")
         return self.engine._call(self.engine._library.pybind_NewBatch, n)
 
     def free_transfer_batch(self, batch_id: int) -> None:
         """Gives the id up; it is invalid from now on. Transfers under way go on."""
         self.engine._call(self.engine._library.pybind_FreeBatch, _u64(batch_id, "batch_id"))
 
-    def allocate_batch_guard(self, capacity: int) -> BatchGuard:
+    def allocate_batch_guard(self, batch_size: int) -> BatchGuard:
         """allocate_transfer_batch for a `with` block."""
-        return BatchGuard(self.free_transfer_batch, self.allocate_transfer_batch(capacity))
+        return BatchGuard(self.free_transfer_batch, self.allocate_transfer_batch(batch_size))
 
     def submit_transfer(
         self,
         batch_id: int,
-        requests: Sequence[Request] | RequestArray,
-        notification: Notification | None = None,
+        request_list: Sequence[Request] | RequestArray,
+        notifi: Notification | None = None,
         *,
         count: int | None = None,
         trace: str | None = None,
@@ -266,16 +269,16 @@ class TransferEngine:
         The notification goes to the target after the last byte of the batch; a batch has at most one. `trace` is the
         caller's name for the batch, as that of a move; requests and the notification may bear it instead.
         """
-        traces = [] if notification is None else [notification.trace]
-        if isinstance(requests, RequestArray):
-            n = requests._n if count is None else count
-            address = requests._address
-            if not 0 < n <= requests._n:
-                raise InvalidArgumentError(f"count is {n}: the array has {requests._n} requests")
+        traces = [] if notifi is None else [notifi.trace]
+        if isinstance(request_list, RequestArray):
+            n = request_list._n if count is None else count
+            address = request_list._address
+            if not 0 < n <= request_list._n:
+                raise InvalidArgumentError(f"count is {n}: the array has {request_list._n} requests")
         else:
             if count is not None:
                 raise InvalidArgumentError("count= belongs to a RequestArray")
-            requests = packing.listed(requests)
+            requests = packing.listed(request_list)
             packed, n = packing.packed(requests)
             address = packed.buffer_info()[0]
             traces += [request.trace for request in requests if request.trace is not None]
@@ -283,8 +286,8 @@ class TransferEngine:
             trace = packing.agreed(trace, traces)
         engine = self.engine
         note, at = None, 0
-        if notification is not None or trace:
-            note = moving.Packed(notification and (notification.name, notification.data), trace)
+        if notifi is not None or trace:
+            note = moving.Packed(notifi and (notifi.name, notifi.data), trace)
             at = note.address
         try:  # as engine._call_asking() does, without its cost
             engine._library.pybind_Submit(engine._id, batch_id, address, n, at, False)
@@ -294,14 +297,14 @@ class TransferEngine:
     def submit_transfer_notif(
         self,
         batch_id: int,
-        requests: Sequence[Request] | RequestArray,
+        request_list: Sequence[Request] | RequestArray,
         name: str,
         message: str | bytes,
         *,
         trace: str | None = None,
     ) -> None:
         """submit_transfer with a notification."""
-        self.submit_transfer(batch_id, requests, Notification(name, message), trace=trace)
+        self.submit_transfer(batch_id, request_list, Notification(name, message), trace=trace)
 
     def cancel_transfer(self, batch_id: int, task_id: int) -> None:
         """Asks one task to end soon. A task that has ended stays as it is."""
@@ -414,11 +417,11 @@ class TransferEngine:
 
     # Notifications
 
-    def send_notifi(self, target_id: int, notification: Notification) -> None:
+    def send_notifi(self, target_id: int, notifi: Notification) -> None:
         """Sends a notification without data, and returns when the peer has it. Its `trace` goes with it."""
-        if not isinstance(notification, Notification):
-            raise InvalidArgumentError(f"notification is {shown(notification)}: it must be a tent.Notification")
-        packed = moving.Packed((notification.name, notification.data), notification.trace)
+        if not isinstance(notifi, Notification):
+            raise InvalidArgumentError(f"notifi is {shown(notifi)}: it must be a tent.Notification")
+        packed = moving.Packed((notifi.name, notifi.data), notifi.trace)
         batch = self.engine._call_asking(
             self.engine._library.pybind_Notify, _segment(target_id, "target_id"), packed.address, 0, False
         )

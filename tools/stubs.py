@@ -99,14 +99,18 @@ def package_stub(source: str) -> str:
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             options = {str(word.arg): ast.literal_eval(word.value) for word in node.value.keywords}
     eager, unlisted = options.get("eager", "").split(), set(options.get("unlisted", "").split())
+    unlisted |= {name for module, names in public.items() if module.startswith("_") for name in names.split()}
     names = {name for names in public.values() for name in names.split()}
     lines = ["# Written by tools/stubs.py from the table in __init__.py.", ""]
-    lines += [f"from ._version import {name}" for name in eager]
-    for module, named in sorted(public.items()):
+    for module, named in sorted({**public, **({"_version": " ".join(eager)} if eager else {})}.items()):
         words = sorted(set(named.split()) - unlisted, key=constants_first)
         one = f"from .{module} import {', '.join(words)}"
-        lines += [one] if len(one) <= COLUMNS else wrapped(f"from .{module} import (", words, ")")
-        lines += [f"from .{module} import {name} as {name}" for name in named.split() if name in unlisted]
+        if words:
+            lines += [one] if len(one) <= COLUMNS else wrapped(f"from .{module} import (", words, ")")
+        lines += [
+            f"from .{module} import {name} as {name}"
+            for name in sorted({*named.split()} & unlisted, key=constants_first)
+        ]
     listed = sorted({*names, *eager} - unlisted, key=constants_first)
     lines += ["", *wrapped("__all__ = [", [f'"{name}"' for name in listed], "]")]
     return "\n".join(lines) + "\n"

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -165,7 +166,7 @@ func kindOfMemory(name string) *mem.Kind {
 	if name == "" || name == "*" {
 		return nil
 	}
-	kind, _, _ := mem.Location(name).Parse() // the name was checked
+	kind, _, _ := mem.Location(cmp.Or(memoryKind.Spellings[name], name)).Parse() // the name was checked
 	return &kind
 }
 

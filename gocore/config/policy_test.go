@@ -56,7 +56,7 @@ func TestMistakesInPoliciesAreErrors(t *testing.T) {
 			`entry 0: transports: "birds" is there twice`},
 		"sizes in the wrong order": {`{"segment_type": "memory", "min_size": 2, "max_size": 1}`,
 			`max_size 1 is less than min_size 2`},
-		"unknown memory": {`{"segment_type": "memory", "local_memory": "hip"}`,
+		"unknown memory": {`{"segment_type": "memory", "local_memory": "gpu"}`,
 			`it takes one of cpu, cuda, rocm, npu, tpu, *`},
 		"no segment type": {`{"name": "x"}`, `"segment_type" is missing`},
 	} {
@@ -70,4 +70,12 @@ func TestTenantsAreShownAsInactive(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "nothing in this build reads it", entry(t, c, "qos").Why)
 	require.Len(t, c.Inactive(), 1)
+}
+
+func TestHIPIsROCm(t *testing.T) {
+	c, err := Load(birdsOnly, map[string]any{"policy": []any{
+		map[string]any{"name": "amd", "segment_type": "memory", "local_memory": "hip", "remote_memory": "*"}}})
+	require.NoError(t, err)
+	require.Equal(t, mem.Rocm, *c.Engine.Policies[0].Local)
+	require.Nil(t, c.Engine.Policies[0].Remote)
 }

@@ -23,8 +23,8 @@ var kinds = map[string]Takes{
 	"mtu":      {Kind: Int, Min: 512, Max: 4096, What: "512, 1024, 2048 or 4096", Check: checkMTU},
 	"shared memory name": {Kind: Text, What: `"" or a name of shared memory, as in "/mooncake_rdma_slots"`,
 		Check: checkSharedName},
-	"log level": {Kind: Text, Choices: []string{"debug", "info", "warning", "error"},
-		Spellings: map[string]string{"warn": "warning"}},
+	"log level": {Kind: Text, Choices: []string{"debug", "info", "warning", "error", "off"},
+		Spellings: map[string]string{"warn": "warning", "trace": "debug", "critical": "error"}},
 	"folders": {Kind: Texts, What: "a list of absolute paths of folders", Check: checkFolders},
 	"plug-ins": {Kind: Texts, What: "a list of absolute paths of plug-ins and their folders",
 		Check: checkFolders},
@@ -62,7 +62,8 @@ var (
 
 	className  = Takes{Kind: Structure, What: "0, 1, 2, high, medium or low", Check: checkName(classes[:])}
 	intentName = Takes{Kind: Structure, What: "an intent's name or number from 0 to 6", Check: checkName(intents[:])}
-	memoryKind = oneOf("cpu", "cuda", "rocm", "npu", "tpu", "*")
+	memoryKind = Takes{Kind: Text, Choices: []string{"cpu", "cuda", "rocm", "npu", "tpu", "*"},
+		Spellings: map[string]string{"hip": "rocm"}} // kindOfMemory reads both
 
 	policyTakes = listOf("a list of policies", map[string]Takes{
 		"name": text, "segment_type": oneOf("memory", "file"), "same_machine": boolean,

@@ -17,6 +17,7 @@ type Transport struct {
 	Spellings []string // other names in keys, policies and hints
 	Off       bool     // it is used only where a setting enables it; one that cannot run is left out all the same
 	Settings  any      // the zero value of its settings struct, with keys as tags; nil: it is not built
+	Instead   string   // a transport of this build that does the same, where this one is not built
 }
 
 // WithRails returns lines for transports that take the keys of rails and no others, as those of tests do.
@@ -160,12 +161,15 @@ func (c *Config) refuseEnabled(t *carrier) error {
 	if reason == "" || c.values[i] != true || isDefault(c.origins[i]) || t.Off && t.settings.IsValid() {
 		return nil
 	}
-	code := errs.DeviceNotFound
+	code, where := errs.DeviceNotFound, t.branch()+" where it can run"
 	if !t.settings.IsValid() {
 		code = errs.InvalidArgument
 	}
+	if t.Instead != "" {
+		where = t.Instead + ", which does the same"
+	}
 	return errs.New(code, "config", "%s is true (%s), but %s", c.settings[i].Key, c.origins[i], reason).
-		WithHint("set it to false, or leave it out to use %s where it can run", t.branch())
+		WithHint("set it to false, or leave it out to use %s", where)
 }
 
 // whyIdle returns why the keys of a transport have no effect, "" if they have.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net"
 	"runtime"
 	"sync"
@@ -282,7 +283,8 @@ func (e *Engine) openSelf() {
 }
 
 func logLevel(name string) slog.Level {
-	return map[string]slog.Level{"debug": slog.LevelDebug, "warning": slog.LevelWarn, "error": slog.LevelError}[name]
+	return map[string]slog.Level{"debug": slog.LevelDebug, "warning": slog.LevelWarn, "error": slog.LevelError,
+		"off": math.MaxInt}[name]
 }
 
 // usable is the first look of every call.

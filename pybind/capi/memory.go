@@ -251,7 +251,8 @@ func (s span) register(location string, r rights) (fresh bool, _ error) {
 			}
 			return nil
 		}
-		region, err := pybind.Register(s.engine, s.address, s.size, false, r.growable, "", location, r.permission, r.peers)
+		region, err := pybind.Register(s.engine, s.address, s.size, false, r.growable, "", location, r.permission,
+			r.peers)
 		if err == nil {
 			remember(s, owned{region: region, memory: before.memory, rights: r})
 			fresh = true

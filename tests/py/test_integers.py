@@ -240,13 +240,13 @@ def test_batch_ids_are_checked(world: World) -> None:
 
 
 WRONG: dict[str, Callable[[tent.TransferEngine], object]] = {
-    "address is 'x'": lambda e: e.unregister_local_memory("x"),  # type: ignore[arg-type]
-    "address is None": lambda e: e.free_local_memory(None),  # type: ignore[arg-type]
+    "addr is 'x'": lambda e: e.unregister_local_memory("x"),  # type: ignore[arg-type]
+    "addr is None": lambda e: e.free_local_memory(None),  # type: ignore[arg-type]
     "location is 7": lambda e: e.allocate_local_memory(64, 7),  # type: ignore[arg-type]
-    "name is 5": lambda e: e.open_segment(5),  # type: ignore[arg-type]
-    "capacity is 1099511627776: it must be from 1 to 2^31 - 1": lambda e: e.allocate_transfer_batch(1 << 40),
+    "segment_name is 5": lambda e: e.open_segment(5),  # type: ignore[arg-type]
+    "batch_size is 1099511627776: it must be from 1 to 2^31 - 1": lambda e: e.allocate_transfer_batch(1 << 40),
     "requests is None": lambda e: e.submit_transfer(1, None),  # type: ignore[arg-type]
-    "notification is None": lambda e: e.send_notifi(0, None),  # type: ignore[arg-type]
+    "notifi is None": lambda e: e.send_notifi(0, None),  # type: ignore[arg-type]
 }
 
 
@@ -426,7 +426,7 @@ def test_numbers_and_orders_are_upstreams() -> None:
     assert [s.name for s in State] == ["INITIAL", "PENDING", "INVALID", "CANCELED", "COMPLETED", "TIMEOUT", "FAILED"]
     assert (tent.OpCode.READ, tent.OpCode.WRITE) == (0, 1)
     assert tent.Permission.GlobalReadWrite is tent.Permission.GLOBAL_READ_WRITE
-    assert [t.value for t in tent.TransportType] == list(range(13))
+    assert [t.value for t in tent.TransportType] == list(range(14))
     assert (tent.TransportType.TCP, tent.TransportType.UB, tent.TransportType.MPCOMM) == (7, 11, 12)
     assert [i.name for i in tent.IntentType][5:] == ["WEIGHT_LOADING", "STAGING_INTERNAL"]
     assert tent.kWildcardLocation == "*"

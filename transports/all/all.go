@@ -52,7 +52,11 @@ var table = []entry{
 	{"tpu", 10, "TPU", "", nil, nil, false},
 	{"ub", 11, "UB", "", nil, nil, false},
 	{"mpcomm", 12, "MPCOMM", "", nil, nil, false},
+	{"hp_tcp", 13, "HP_TCP", "", nil, nil, false},
 }
+
+// instead has transports of this build that do the same as some that it lacks.
+var instead = map[string]string{"hp_tcp": "tcp"}
 
 // insideNPUs copies memory of NPUs inside of a process. Staging takes it on from there, by every other transport.
 var insideNPUs = loop.OnPlatform{Platform: acl.Platform{},
@@ -86,7 +90,7 @@ func Transports(plugIns ...transport.Factory) []config.Transport {
 	for i := range table {
 		e := &table[i]
 		line := config.Transport{Name: e.name, Number: e.number, Branch: e.branch, Spellings: e.spellings,
-			Off: e.off}
+			Off: e.off, Instead: instead[e.name]}
 		if e.factory != nil {
 			line.Settings = settingsOf(e.factory)
 		}

@@ -126,7 +126,7 @@ func TestPythonAndCReadTheTable(t *testing.T) {
 // WireValuesRemainStableWithUbAppended, UbTransportNameRoundTrips and MpcommWireValueMatchesCApiAndRoundTrips.
 func TestWireValuesAreUpstreams(t *testing.T) {
 	upstream := map[string]uint8{"rdma": 1, "mnnvl": 2, "shm": 3, "nvlink": 4, "gds": 5, "io-uring": 6, "tcp": 7,
-		"ascend_direct": 8, "sunrise_link": 9, "tpu": 10, "ub": 11, "mpcomm": 12}
+		"ascend_direct": 8, "sunrise_link": 9, "tpu": 10, "ub": 11, "mpcomm": 12, "hp_tcp": 13}
 	for _, line := range Transports() {
 		if line.Number < 64 {
 			require.Equal(t, upstream[line.Name], line.Number, line.Name)

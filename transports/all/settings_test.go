@@ -152,7 +152,7 @@ func TestEverySettingShowsTheValueInForce(t *testing.T) {
 	c, err := config.Load(config.Options{Transports: Transports()})
 	require.NoError(t, err)
 	free := map[string]bool{"transports/tcp/port": true, "rpc_server_port": true, "max_failover_attempts": true,
-		"busy_poll_us": true, "transports/tcp/busy_poll_us": true,
+		"busy_poll_us": true, "transports/tcp/busy_poll_us": true, "transports/ascend_direct/transfer_timeout_ms": true,
 		"inline_bytes": true, "default_priority": true, "metrics/http_port": true,
 		"transports/rdma/endpoint/pkey_index": true, "transports/rdma/endpoint/flow_label": true,
 		"transports/rdma/endpoint/src_path_bits": true, "transports/rdma/endpoint/static_rate": true,

@@ -1,6 +1,7 @@
 package ascend
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -19,6 +20,7 @@ type Settings struct {
 	config.Rail
 
 	TransferTimeout time.Duration `key:"transfer_timeout_ns" takes:"1..1000000000000000" unit:"ns" default:"3000000000" from:"upstream" help:"Limit of one slice. One that takes longer ends its link, which is connected anew."`
+	TransferLimit   time.Duration `key:"transfer_timeout_ms" takes:"0..3600000" unit:"ms" default:"0" from:"upstream" help:"The same in milliseconds, as newer files have it; 0: transfer_timeout_ns."`
 	ConnectTimeout  time.Duration `key:"connect_timeout_ns" takes:"1..1000000000000000" unit:"ns" default:"3000000000" from:"upstream" help:"Limit of one try to connect to a peer; HIXL advises 200 ms at least."`
 	TrafficClass    string        `key:"rdma_tc" from:"upstream" help:"Traffic class of RDMA, given to HIXL: a multiple of 4 from 0 to 255. Empty: that of HCCL_RDMA_TC, else HIXL's own."`
 	ServiceLevel    string        `key:"rdma_sl" from:"upstream" help:"Service level of RDMA, given to HIXL: 0 to 7. Empty: that of HCCL_RDMA_SL, else HIXL's own."`
@@ -56,6 +58,7 @@ func checked(given any) (Settings, error) {
 	if err != nil {
 		return s, err
 	}
+	s.TransferTimeout = cmp.Or(s.TransferLimit, s.TransferTimeout)
 	for _, o := range [...]struct {
 		key, value  string
 		step, limit int

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -46,6 +47,13 @@ func TestSettingsReachHIXL(t *testing.T) {
 	require.Equal(t, 3*time.Second, s.ConnectTimeout)
 	require.Equal(t, 3*time.Second, s.TransferTimeout)
 	require.Empty(t, s.options())
+	one := []config.Transport{{Name: Name, Number: 8, Settings: Settings{}}}
+	given, err := config.Load(config.Options{Transports: one},
+		map[string]any{"transports/ascend_direct/transfer_timeout_ms": 200})
+	require.NoError(t, err)
+	s, err = checked(given.SettingsOf(Name))
+	require.NoError(t, err)
+	require.Equal(t, 200*time.Millisecond, s.TransferTimeout, "in milliseconds, as newer files have it")
 }
 
 // Without a setting the device is that of the thread that opens the engine.
