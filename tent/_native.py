@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-VARIABLES = ("TENT_FAULTS", "MC_TENT_CONF", "TENT_CONF")  # those of gocore/config
 WAIT_SLICE_MS = 50  # the longest stay in Go while a Ctrl-C may be waiting
 LOOKS_PER_CRANK = 128  # polls of the shared page between two entries into the engine, which cost some 2 us
 
@@ -107,6 +106,8 @@ def environment() -> str:
     values are in base64, since a path need not be UTF-8."""
     import base64
     import json
+
+    from ._variables import VARIABLES
 
     # By their names: another thread may change the environment, which no reader of it all survives.
     found = {name: os.environb.get(name.encode()) for name in VARIABLES}

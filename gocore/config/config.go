@@ -5,9 +5,10 @@
 // upstream has and nothing here reads are lines of inert.txt. Load fills the tree from the environment and from
 // arguments, key by key:
 //
-//	default  <-  TENT_FAULTS  <-  MC_TENT_CONF  <-  TENT_CONF  <-  first argument  <-  ...  <-  last argument
+//	default  <-  TENT_FAULTS  <-  MC_TENT_CONF  <-  variables.txt  <-  TENT_CONF  <-  first argument  <-  ...  <-  last
 //
-// TENT_FAULTS is the text of "faults", and setting it allows them.
+// TENT_FAULTS is the text of "faults", and setting it allows them. Those of variables.txt are upstream's, as
+// MC_GID_INDEX, and stand for one key each.
 // Each source is JSON text, a path of a JSON file, or a map; keys are nested objects, paths ("transports/x/lanes"),
 // or both mixed. A key that is unknown, of the wrong type or out of range is an error that names the key, its range
 // and the nearest known key: a setting that is silently ignored costs its user a day.

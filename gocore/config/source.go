@@ -24,14 +24,12 @@ const (
 	OriginArgument = "argument"
 )
 
-// variables are looked up from the weakest to the strongest.
+// variables hold trees, from the weakest to the strongest. Between them come those of variables.txt, which upstream
+// takes for stronger than the first.
 var variables = [...]string{"MC_TENT_CONF", "TENT_CONF"}
 
 // faultsVariable holds the text of one setting.
 const faultsVariable = "TENT_FAULTS"
-
-// Variables lists the names of the variables that Load reads.
-func Variables() []string { return append(variables[:], faultsVariable) }
 
 // fileBytesMax bounds the size of a settings file: a path that names a device by mistake must not fill memory.
 const fileBytesMax = 4 << 20
@@ -54,7 +52,10 @@ func Read(env func(name string) string, arguments ...any) (Sources, error) {
 		layers = append(layers, layer{"environment " + faultsVariable,
 			map[string]any{"allow_faults": true, "faults": env(faultsVariable)}})
 	}
-	for _, name := range variables {
+	for i, name := range variables {
+		if env != nil && i == len(variables)-1 {
+			layers = append(layers, layersOfUpstream(env)...)
+		}
 		if env == nil || env(name) == "" {
 			continue
 		}

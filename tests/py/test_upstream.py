@@ -194,3 +194,17 @@ def test_nothing_is_logged_where_the_log_is_off(caplog: pytest.LogCaptureFixture
 def test_the_other_tcp_of_upstream_is_named_where_it_is_demanded() -> None:
     with pytest.raises(tent.TentError, match="leave it out to use tcp, which does the same"):
         tent.TransferEngine({"transports": {"hp_tcp": {"enable": True}}})
+
+
+def test_variables_of_upstream_set_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MC_GID_INDEX", "3")
+    monkeypatch.setenv("MC_TE_FILTERS", "mlx5_0,mlx5_1")
+    monkeypatch.setenv("MC_TENT_RPC_THREADS", "4")
+    with tent.Engine({"rpc_server_threads": 2}) as engine:
+        gid, filters = engine.config["transports/rdma/device/gid_index"], engine.config["topology/rdma_whitelist"]
+        assert (gid.value, gid.origin) == (3, "environment MC_GID_INDEX")
+        assert (filters.value, filters.origin) == (["mlx5_0", "mlx5_1"], "environment MC_TE_FILTERS")
+        assert engine.config["rpc_server_threads"].value == 2
+    monkeypatch.setenv("MC_GID_INDEX", "third")
+    with pytest.raises(tent.InvalidArgumentError, match="environment MC_GID_INDEX: transports/rdma/device/gid_index"):
+        tent.Engine()
