@@ -19,6 +19,7 @@
 package dispatch
 
 import (
+	"math"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -70,7 +71,7 @@ type Options struct {
 	Batches      int           // most batches alive at once [65536]
 	Pending      int           // most requests that have not ended, parts of tasks each count [1<<20]
 	Failovers    int           // max_failover_attempts: switches of route a task; 0: none
-	Retries      int           // most rounds of one piece over the rails of one route [8]
+	Retries      int           // most rounds of one piece over the rails of one route, up to 255 [8]
 	Stall        time.Duration // without progress while being served [30s]
 	FenceHost    time.Duration // fence bound towards our own host [100ms]
 	FenceNetwork time.Duration // fence bound towards other hosts [1s]
@@ -141,6 +142,7 @@ func (o Options) withDefaults() Options {
 	number(&o.Batches, 65536)
 	number(&o.Pending, 1<<20)
 	number(&o.Retries, 8)
+	o.Retries = min(o.Retries, math.MaxUint8) // see piece.tries
 	number(&o.WindowSlices, 256)
 	period(&o.Stall, 30*time.Second)
 	period(&o.FenceHost, 100*time.Millisecond)

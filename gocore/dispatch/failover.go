@@ -65,10 +65,11 @@ func (c *Core) retryPiece(p *piece, r *railState, err *errs.Error, now clock.Tim
 		}
 	}
 	p.tried = 0 // the round is over: every rail had its chance
-	if p.tries++; int(p.tries) > c.options.Retries {
+	if int(p.tries) >= c.options.Retries {
 		c.failover(t, c.blame(err, t, r), now)
 		return
 	}
+	p.tries++
 	counters.Retries++
 	c.parkPiece(p, now)
 }

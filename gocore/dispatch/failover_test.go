@@ -359,3 +359,15 @@ func TestALinkThatIsRemovedMovesATaskOnce(t *testing.T) {
 	require.Equal(t, Completed, r.status(b).State)
 	require.EqualValues(t, 1, r.status(b).Failovers)
 }
+
+// The most rounds that a setting allows end, too.
+func TestTheMostRoundsEnd(t *testing.T) {
+	r := newRig(t, Options{Retries: 255, Stall: time.Hour})
+	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, clock.Never)
+	for range 256 {
+		require.Len(t, r.out, 1)
+		r.finish(0, broken(errs.ScopeSlice))
+		r.wait(time.Second)
+	}
+	require.Equal(t, Failed, r.status(b).State)
+}
