@@ -60,7 +60,7 @@ type Core struct {
 	served intrusive.List[task]              // have been cut and not ended, by last progress: the stall limit
 	ending [bounds]intrusive.List[task]      // wait for completions, by when that began: a list each fence bound
 	parked [retryRungs]intrusive.List[piece] // wait for their retry
-	active []*link                           // may have something to cut
+	active intrusive.List[link]              // may have something to cut; in turn, see Step
 
 	devices map[deviceKey]*device
 	auction auction
@@ -138,10 +138,9 @@ func (c *Core) Step(now clock.Time) *Effects {
 	c.endStalled(now)
 	c.fenceBounds(now)
 	c.cuts = 0
-	for len(c.active) > 0 && c.cuts < cutsMost { // cutting may fail a task over, which makes another link active
-		l := c.active[len(c.active)-1]
-		c.active = c.active[:len(c.active)-1]
-		l.active = false
+	// Cutting may fail a task over, which makes another link active. A link that uses up the step goes behind the others.
+	for l := c.active.First(); l != nil && c.cuts < cutsMost; l = c.active.First() {
+		l.turn.Unlink()
 		c.pump(l, now)
 	}
 	return c.flip()
@@ -197,7 +196,7 @@ func (c *Core) Deadline() clock.Time {
 }
 
 func (c *Core) deadline() clock.Time {
-	if len(c.active) > 0 {
+	if c.active.Len() > 0 {
 		return c.last
 	}
 	next := c.timers.Next()
@@ -264,8 +263,7 @@ func (c *Core) transportName(i uint8) string {
 
 // activate marks a link for the next step, which then looks whether its rails can take something.
 func (c *Core) activate(l *link) {
-	if !l.active {
-		l.active = true
-		c.active = append(c.active, l)
+	if !l.turn.Linked() {
+		c.active.PushBack(&l.turn, l)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -319,4 +320,33 @@ func TestATransportsLimitOfSlicesHoldsOnEachRail(t *testing.T) {
 		r.finish(0, nil)
 	}
 	require.Equal(t, Completed, r.status(b).State)
+}
+
+// A link whose slices come back as quickly as a step cuts new ones uses up the step. The next step begins with the
+// others: the transport of one peer is not served at the cost of all the rest.
+func TestALinkThatUsesUpEachStepLeavesOthersTheirTurn(t *testing.T) {
+	r := newRig(t, Options{WindowSlices: 1 << 20})
+	busy := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "busy", Info: &transport.Info{}})
+	r.railUp(busy, 0, 1, 1<<40)
+	quiet := r.link(2, 1, 1, 1<<20) // on another NIC
+	r.step()
+	flood := to(r.core, busy)
+	flood.Routes[0].SliceBest = kib
+	id, err := r.core.NewBatch(2)
+	require.Nil(t, err)
+	for i, p := range []*plan.Plan{to(r.core, quiet), flood} { // no step between: both links wait for the next one
+		_, err := r.core.Submit(id, []TaskSpec{{Terms: request.Terms{Op: transport.Write, Class: uint8(2 * i)}, Plan: p,
+			Local: 1 << 20, Remote: 1 << 30, Length: kib << (20 * i)}}, r.now)
+		require.Nil(t, err)
+	}
+	r.step()
+	for range 8 {
+		for _, s := range r.out {
+			r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Bytes: s.Length}}, r.now)
+		}
+		r.out = nil
+		r.now++
+		r.step()
+	}
+	require.Equal(t, Completed, r.status(id).State)
 }

@@ -34,7 +34,6 @@ type link struct {
 	byDeadline  bool         // order inside a class is by slack
 	dialing     bool         // has not had a rail yet, and nobody said that there will be none
 	worked      bool         // has had a rail
-	active      bool         // in Core.active
 	cause       *errs.Error  // why there is no rail
 	options     *RailOptions // of its transport
 	queues      [ClassCount]classQueue
@@ -48,6 +47,7 @@ type link struct {
 	timer       timer
 	again       timer // something that was held back may be admitted then
 	successors  []successor
+	turn        intrusive.Node[link] // in Core.active
 }
 
 // classQueue is the work of one class: pieces are there to be sent again or on, tasks have fresh bytes.

@@ -46,7 +46,7 @@ func (r *rig) visit(peer int) plan.LinkID {
 func (c *Core) tableSizes() map[string]int {
 	return map[string]int{"links": len(c.links), "vacant links": len(c.linkTable.vacant), "peers": len(c.peers),
 		"ends":            len(c.ends.byName),
-		"numbers of ends": c.ends.next, "NICs": len(c.devices), "timers": c.timers.Len(), "active": len(c.active),
+		"numbers of ends": c.ends.next, "NICs": len(c.devices), "timers": c.timers.Len(), "active": c.active.Len(),
 		"sightings": cap(c.sightings),
 		"pieces":    c.pieces.Total(), "tasks": c.tasks.Total(), "runs": c.runs.Total(), "batches": len(c.batches),
 		"counters": len(c.counters)}
