@@ -23,6 +23,9 @@ type stage struct {
 	pieces intrusive.List[piece] // that wait for a slot
 	tasks  intrusive.List[task]
 	moved  clock.Time // when a slot was last given back
+
+	wokenPieces intrusive.List[piece] // within wakeStages, the last one that began to wait first
+	wokenTasks  intrusive.List[task]
 }
 
 // stagePartsMost bounds the parts of a piece in a slot.
@@ -177,28 +180,46 @@ func (c *Core) releaseSlots(p *piece) {
 	p.staged, p.sharer = false, nil
 }
 
-// wakeStages sends as many waiters back to their queues as there are free slots, those that may take one. One that
+// wakeStages sends as many waiters back to the heads of their queues as there are free slots, those that may take one.
+// They keep their order: else a task that is always woken beside another one would have the slots of both. One that
 // finds another of its stages full waits there next.
 func (c *Core) wakeStages(now clock.Time) {
 	for _, s := range c.stages[1:] {
-		n := len(s.free)
-		for p := s.pieces.First(); p != nil && n > 0; {
-			if s.full(c.sharer(s, p.route)) {
-				p = p.queue.After()
-				continue
-			}
-			p = c.requeue(&s.pieces, p, true, now)
+		if len(s.free) == 0 {
+			continue
+		}
+		c.chooseWoken(s)
+		// The end of a task takes its other pieces out of the list.
+		for p := s.wokenPieces.First(); p != nil; p = s.wokenPieces.First() {
+			c.queuePiece(p, true, now)
+		}
+		for t := s.wokenTasks.First(); t != nil; t = s.wokenTasks.First() {
+			t.unqueue()
+			c.queueTask(t, true, now)
+		}
+	}
+}
+
+// chooseWoken takes those waiters out of the lists of a stage.
+func (c *Core) chooseWoken(s *stage) {
+	n := len(s.free)
+	for p := s.pieces.First(); p != nil && n > 0; {
+		next := p.queue.After()
+		if !s.full(c.sharer(s, p.route)) {
+			p.queue.Unlink()
+			s.wokenPieces.PushFront(&p.queue, p)
 			n--
 		}
-		for t := s.tasks.First(); t != nil && n > 0; {
-			next := t.queue.After()
-			if !s.full(c.sharer(s, t.path())) {
-				t.unqueue()
-				c.queueTask(t, true, now)
-				n--
-			}
-			t = next
+		p = next
+	}
+	for t := s.tasks.First(); t != nil && n > 0; {
+		next := t.queue.After()
+		if !s.full(c.sharer(s, t.path())) {
+			t.unqueue()
+			s.wokenTasks.PushFront(&t.queue.Node, t)
+			n--
 		}
+		t = next
 	}
 }
 

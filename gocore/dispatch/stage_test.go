@@ -279,3 +279,31 @@ func TestAPeerLeavesSlotsOfASharedStageToOthers(t *testing.T) {
 	require.Equal(t, Completed, r.status(stopped).State)
 	require.Len(t, held.free, slots)
 }
+
+// Tasks that wait for slots have them in the order in which they began to wait, however many come free at once.
+func TestTasksThatWaitForSlotsHaveThemInTurn(t *testing.T) {
+	const tasks, slots = 3, 2
+	r := newRig(t, Options{})
+	way := crossing(r, transport.Write, slots)
+	batches := make([]BatchID, tasks)
+	for i := range batches {
+		batches[i] = r.submit(way, High, 64*64*kib, clock.Never)
+	}
+	for i := 0; ; i++ {
+		require.Less(t, i, 1000)
+		for _, s := range r.out {
+			r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Bytes: s.Length}}, r.now)
+		}
+		r.out = nil
+		r.now++
+		r.step()
+		least, most := uint64(1<<63), uint64(0)
+		for _, b := range batches {
+			least, most = min(least, r.status(b).Bytes), max(most, r.status(b).Bytes)
+		}
+		require.LessOrEqual(t, most-least, uint64(2*slots*64*kib), "one task has the slots of another one")
+		if least == 64*64*kib {
+			return
+		}
+	}
+}
