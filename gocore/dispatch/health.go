@@ -98,6 +98,9 @@ func (c *Core) lowerHealth(r *railState, err *errs.Error, now clock.Time) {
 				(remote && other.pair.Peer == r.pair.Peer && other.pair.Remote == r.pair.Remote) {
 				other.health.Lower(settings.Sensitivity)
 				touched = true
+				if other.usable() { // an idle one shows by probes that it works: others are sent over instead
+					c.timers.SetSooner(&other.timer, now)
+				}
 			}
 		}
 		if touched {

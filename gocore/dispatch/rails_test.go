@@ -255,31 +255,6 @@ func TestHealthThenNodeThenFinishThenTheLeastLatelyUsed(t *testing.T) {
 	require.Equal(t, []uint16{0}, send(1), "health comes before nearness")
 }
 
-func TestEndsAreBlamedFromWhatOtherRailsShow(t *testing.T) {
-	r := newRig(t, Options{})
-	one := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
-	two := r.ends(2, 0, [2]string{"a", "C"}, [2]string{"b", "D"})
-	r.warm(to(r.core, one))
-	r.warm(to(r.core, two))
-	health := func(id plan.LinkID, i int) int { return r.core.rail(id, railOf(id, i, 1)).health.Value() }
-	fail := func(id plan.LinkID, i int, side errs.Side) {
-		x := r.core.rail(id, railOf(id, i, 1))
-		r.core.railFailed(x, errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, side), r.now)
-	}
-	fail(one, 0, errs.SideUnknown)
-	require.Equal(t, []int{900, 1000, 1000, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
-		health(two, 1)}, "the path")
-	fail(one, 0, errs.SideLocal)
-	require.Equal(t, []int{800, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
-		health(two, 1)}, "our end, said")
-	fail(one, 0, errs.SideRemote)
-	require.Equal(t, []int{700, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
-		health(two, 1)}, "their end has no other rail")
-	fail(two, 0, errs.SideUnknown) // rail 0 of the first peer is paused by now, others work: it must be end "a"
-	require.Equal(t, []int{600, 1000, 800, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
-		health(two, 1)}, "our end, concluded")
-}
-
 func TestAlternatesStandInForAnEndThatIsLeftOverOnceTheyAreProven(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})

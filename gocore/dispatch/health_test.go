@@ -1,0 +1,65 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+)
+
+func TestEndsAreBlamedFromWhatOtherRailsShow(t *testing.T) {
+	r := newRig(t, Options{})
+	one := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+	two := r.ends(2, 0, [2]string{"a", "C"}, [2]string{"b", "D"})
+	r.warm(to(r.core, one))
+	r.warm(to(r.core, two))
+	health := func(id plan.LinkID, i int) int { return r.core.rail(id, railOf(id, i, 1)).health.Value() }
+	fail := func(id plan.LinkID, i int, side errs.Side) {
+		x := r.core.rail(id, railOf(id, i, 1))
+		r.core.railFailed(x, errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, side), r.now)
+	}
+	fail(one, 0, errs.SideUnknown)
+	require.Equal(t, []int{900, 1000, 1000, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
+		health(two, 1)}, "the path")
+	fail(one, 0, errs.SideLocal)
+	require.Equal(t, []int{800, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
+		health(two, 1)}, "our end, said")
+	fail(one, 0, errs.SideRemote)
+	require.Equal(t, []int{700, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
+		health(two, 1)}, "their end has no other rail")
+	fail(two, 0, errs.SideUnknown) // rail 0 of the first peer is paused by now, others work: it must be end "a"
+	require.Equal(t, []int{600, 1000, 800, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
+		health(two, 1)}, "our end, concluded")
+}
+
+// A rail may lose health for the failure of another one with which it shares an end. It shows by probes that it works,
+// though nothing was sent over it: else it would be avoided for as long as others have room.
+func TestAnIdleRailOfABlamedEndIsProbed(t *testing.T) {
+	r := newRig(t, Options{})
+	failing := r.ends(1, 0, [2]string{"a", "A"})
+	beside := r.ends(2, 0, [2]string{"a", "C"}, [2]string{"b", "D"})
+	r.warm(to(r.core, failing))
+	r.warm(to(r.core, beside))
+	r.wait(time.Second) // every timer of an idle rail has run
+	idle := r.core.rail(beside, railOf(beside, 0, 1))
+	r.submit(to(r.core, failing), High, kib, clock.Never)
+	r.finish(0, errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, errs.SideLocal))
+	r.drain()
+	require.Equal(t, 900, idle.health.Value())
+	for i := 0; idle.health.Value() == 900; i++ { // from then on the two rails are equals
+		require.Less(t, i, 500, "the peer is wanted all the time")
+		r.submit(to(r.core, beside), High, kib, clock.Never)
+		require.EqualValues(t, 1, r.out[len(r.out)-1].Rail.Index, "the healthy rail has room")
+		for _, probed := range r.probes {
+			if probed == idle.id {
+				r.core.Probed(beside, probed, 1000, nil, r.now)
+			}
+		}
+		r.drain()
+		r.wait(10 * ms)
+	}
+}
