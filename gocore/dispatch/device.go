@@ -91,6 +91,7 @@ func (c *Core) unplug(r *railState, now clock.Time) {
 		c.countWaiting(r.link, -1)
 		r.link.findDevices()
 		c.countWaiting(r.link, 1)
+		r.held.Unlink()
 		c.releaseHeld(d) // also when it was its turn
 		c.publish(d, now)
 		return

@@ -186,6 +186,17 @@ func TestAPeerThatStandsStillKeepsNoWindow(t *testing.T) {
 	require.Equal(t, Completed, r.status(b).State)
 }
 
+// A rail that has ended has no turn any more: the next one of its NIC has it.
+func TestARailThatFallsGivesItsTurnOnTheNICToTheNext(t *testing.T) {
+	r := newRig(t, Options{})
+	plans := r.peers(2, "eth0", 4<<20)
+	r.submit(plans[0], Low, 64<<20, clock.Never)
+	r.submit(plans[1], Low, 64*kib, clock.Never)
+	require.Zero(t, classesTo(r.out, 2), "the first one has the window")
+	r.core.RailDown(plans[0].Routes[0].Hops[0].Link, railOf(plans[0].Routes[0].Hops[0].Link, 0, 1), nil, r.now)
+	require.NotZero(t, classesTo(r.step(), 2))
+}
+
 func classesTo(slices []*transport.Slice, link transport.Link) (n uint64) {
 	for _, s := range slices {
 		if s.Rail.Link == link {

@@ -109,7 +109,6 @@ func (t *endTable) releaseEnd(name string) {
 func (c *Core) forgetRail(r *railState) {
 	c.ends.releaseEnd(r.info.Local)
 	c.ends.releaseEnd(r.info.Remote)
-	r.held.Unlink()
 	d := r.device
 	if d.records--; d.records == 0 {
 		c.timers.Stop(&d.timer)
