@@ -19,18 +19,8 @@ type door struct {
 // crowdLeast is the number of connections in a row that had to wait for their turns: a flood, which may gather.
 const crowdLeast = 16
 
-// passing is an error of accept(2): a want of descriptors or memory, or one that waited on the connection. gRPC calls
-// Accept again after a pause, at most a second; after another error it would accept no peer any more.
-type passing struct{ error }
-
-// Temporary is the word that gRPC asks for.
-func (passing) Temporary() bool { return true }
-
-// Unwrap returns the error.
-func (p passing) Unwrap() error { return p.error }
-
 // Accept returns the next connection for which there is room, or can be made, and that need not wait for its turn. Its
-// errors pass, but for that of a closed listener.
+// errors pass (errs.Passing), but for that of a closed listener.
 func (d door) Accept() (net.Conn, error) {
 	for parked := 0; ; {
 		conn, err := d.Next(parked >= crowdLeast)
@@ -39,7 +29,7 @@ func (d door) Accept() (net.Conn, error) {
 				return nil, err
 			}
 			d.guests.refused(transport.RefusedLimit, "", err) // the peer hears nothing
-			return nil, passing{err}
+			return nil, errs.Passing(err)
 		}
 		if d.guests.replace(conn) {
 			parked++

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"sync"
+
+	"github.com/tent-engine/tent/gocore/errs"
 )
 
 // limited is a listener that closes connections at once while connectionsMax of them are open. Those that admit refuses
@@ -18,27 +20,15 @@ func limit(l net.Listener, admit func(net.Conn) error) *limited {
 	return &limited{l, admit, make(chan struct{}, connectionsMax), make(chan struct{}, connectionsMax)}
 }
 
-// passing is an error of accept(2) such as a want of memory. net/http calls Accept again after a pause of at most a
-// second; after another error it would answer nobody any more.
-type passing struct{ error }
-
-// Temporary and Timeout are the words that net/http asks for.
-func (passing) Temporary() bool { return true }
-
-// Timeout reports that it is none.
-func (passing) Timeout() bool { return false }
-
-// Unwrap returns the error.
-func (p passing) Unwrap() error { return p.error }
-
-// Accept returns the next connection that has a place. Its errors pass, but for that of a closed listener.
+// Accept returns the next connection that has a place. Its errors pass (errs.Passing), but for that of a closed
+// listener.
 func (l *limited) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return nil, err
 		} else if err != nil {
-			return nil, passing{err}
+			return nil, errs.Passing(err)
 		}
 		places, refused := l.places, error(nil)
 		if l.admit != nil {
