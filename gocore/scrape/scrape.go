@@ -175,16 +175,20 @@ func (s *Server) writeEvents(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `after is not a number: it is "next" of the answer before`, http.StatusBadRequest)
 		return
 	}
-	s.mu.Lock()
-	events, next, lost := s.source.Events(after, eventsPerReply)
-	text, err := json.Marshal(map[string]any{"now_ns": s.source.Now(), "next": next, "lost": lost, "events": events})
-	s.mu.Unlock()
+	text, err := s.events(after)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text)
+}
+
+func (s *Server) events(after uint64) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	events, next, lost := s.source.Events(after, eventsPerReply)
+	return json.Marshal(map[string]any{"now_ns": s.source.Now(), "next": next, "lost": lost, "events": events})
 }
 
 func number(text string) (uint64, error) {

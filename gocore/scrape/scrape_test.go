@@ -213,3 +213,34 @@ func TestAPlaceThatIsTakenIsAnError(t *testing.T) {
 	require.Equal(t, errs.RpcServiceError, errs.CodeOf(err))
 	require.ErrorContains(t, err, "another port")
 }
+
+// A panic of the source costs its request alone, as net/http has it. The server answers others, and ends.
+func TestAPanicOfTheSourceHoldsNobodyUp(t *testing.T) {
+	for path, asked := range map[string]string{"/metrics": "/events", "/events": "/metrics"} {
+		s, err := Listen("127.0.0.1:0", Source{
+			Metrics: func() (string, error) {
+				if path == "/metrics" {
+					panic("metrics")
+				}
+				return "", nil
+			},
+			Events: func(uint64, int) (any, uint64, uint64) {
+				if path == "/events" {
+					panic("events")
+				}
+				return nil, 0, 0
+			},
+			Now: func() int64 { return 0 },
+		})
+		require.NoError(t, err)
+		client := http.Client{Timeout: 10 * time.Second}
+		_, err = client.Get("http://" + s.Address() + path)
+		require.Error(t, err)
+		reply, err := client.Get("http://" + s.Address() + asked)
+		require.NoError(t, err, "behind a panic of %s", path)
+		require.Equal(t, http.StatusOK, reply.StatusCode)
+		require.NoError(t, reply.Body.Close())
+		s.Close()
+		client.CloseIdleConnections()
+	}
+}
