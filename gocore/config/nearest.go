@@ -10,10 +10,14 @@ import (
 // "allowlist" is nearer to "blacklist" than to "whitelist".
 var synonyms = strings.NewReplacer("allowlist", "whitelist", "denylist", "blacklist", "blocklist", "blacklist")
 
+// nearestMax is the number of bytes of an unknown key that are compared. A text that stands where a key belongs, by
+// mistake, may be long: its distance to each known key takes time by its length.
+const nearestMax = 128
+
 // nearest returns the known key most like an unknown one. A key at the wrong place of the tree is found too: the last
 // part counts alone, at the price of one more edit for each level that differs. Between equals the whole text decides.
 func (c *Config) nearest(key string) string {
-	key = synonyms.Replace(strings.ToLower(key))
+	key = synonyms.Replace(strings.ToLower(key[:min(len(key), nearestMax)]))
 	return slices.MinFunc(c.settings, func(a, b Setting) int {
 		far, farOther := distance(key, a.Key), distance(key, b.Key)
 		near := cmp.Compare(min(far, misplaced(key, a.Key)), min(farOther, misplaced(key, b.Key)))

@@ -185,7 +185,7 @@ func (c *Config) readNames(w *policyText, p *Policy) (err error) {
 	for _, name := range w.Transports {
 		t := c.carrierOf(name)
 		if t == nil {
-			return fmt.Errorf("transports: no transport is called %q; known are %s", name,
+			return fmt.Errorf("transports: no transport is called %s; known are %s", show(name),
 				strings.Join(c.names(), ", "))
 		}
 		if slices.Contains(p.Transports, t.Name) {

@@ -139,7 +139,7 @@ func checkObject(v any, fields map[string]Takes, required []string) error {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		takes, known := fields[name]
 		if !known {
-			return fmt.Errorf("unknown key %q; known are %s", name,
+			return fmt.Errorf("unknown key %s; known are %s", show(name),
 				strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		}
 		if _, err := takes.convert(given[name]); err != nil {
@@ -226,7 +226,7 @@ func checkFactors(v any) error {
 func checkFolders(v any) error {
 	for _, text := range v.([]string) {
 		if !path.IsAbs(text) {
-			return fmt.Errorf("%q is not an absolute path", text)
+			return fmt.Errorf("%s is not an absolute path", show(text))
 		}
 	}
 	return nil
@@ -234,7 +234,7 @@ func checkFolders(v any) error {
 
 func checkFolder(v any) error {
 	if text := v.(string); text != "" && !path.IsAbs(text) {
-		return fmt.Errorf("%q is not an absolute path", text)
+		return fmt.Errorf("%s is not an absolute path", show(text))
 	}
 	return nil
 }
@@ -249,11 +249,11 @@ func checkEndpoint(v any) error {
 	if strings.Contains(text, ":") {
 		var err error
 		if _, port, err = net.SplitHostPort(text); err != nil {
-			return fmt.Errorf("%q is not host:port", text)
+			return fmt.Errorf("%s is not host:port", show(text))
 		}
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("%q is not a port from 0 to 65535", port)
+		return fmt.Errorf("%s is not a port from 0 to 65535", show(port))
 	}
 	return nil
 }
@@ -283,7 +283,7 @@ func checkSharedName(v any) error {
 	case v == "":
 		return nil
 	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255:
-		return fmt.Errorf("%q is no name of shared memory", v)
+		return fmt.Errorf("%s is no name of shared memory", show(v))
 	}
 	return nil
 }
@@ -295,7 +295,7 @@ func checkAddresses(v any) error {
 		a, err := netip.ParseAddr(text)
 		switch {
 		case err != nil:
-			return fmt.Errorf("%q is not an IP address", text)
+			return fmt.Errorf("%s is not an IP address", show(text))
 		case a.IsUnspecified() || a.IsMulticast():
 			return fmt.Errorf("%q is not the address of one interface", text)
 		case seen[a]:

@@ -346,7 +346,7 @@ func show(v any) string {
 		s = strconv.Quote(text)
 	}
 	if len(s) > 80 {
-		s = s[:77] + "..."
+		s = strings.ToValidUTF8(s[:77], "") + "..."
 	}
 	return s
 }

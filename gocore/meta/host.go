@@ -2,6 +2,7 @@ package meta
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -134,7 +135,7 @@ func (n Lookups) named(name string) (netip.Addr, error) {
 	if !is {
 		var err error
 		if found, err = n.Lookup(name); err != nil {
-			return fail("the host of rpc_server_hostname, %q, is unknown: %v", name, err)
+			return fail("the host of rpc_server_hostname, %q, is unknown: %v", errs.Printable(name, hostMax), whyUnknown(err))
 		}
 	}
 	own := slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return !n.Own(a) })
@@ -155,6 +156,14 @@ func (n Lookups) named(name string) (netip.Addr, error) {
 		return r
 	}
 	return slices.MinFunc(own, func(a, b netip.Addr) int { return rank(a) - rank(b) }), nil
+}
+
+// whyUnknown drops the name from the error of a resolver.
+func whyUnknown(err error) string {
+	if e := (*net.DNSError)(nil); errors.As(err, &e) {
+		return e.Err
+	}
+	return err.Error()
 }
 
 func lookup(host string) ([]netip.Addr, error) {

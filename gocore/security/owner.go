@@ -25,6 +25,9 @@ type users struct {
 	uids []uint32 // our own is the first
 }
 
+// nameShown is the number of bytes of a user's name that an error shows.
+const nameShown = 64
+
 // parseUsers reads security/local_users.
 func parseUsers(names []string, own int) (users, error) {
 	u := users{uids: []uint32{uint32(own)}}
@@ -38,7 +41,7 @@ func parseUsers(names []string, own int) (users, error) {
 			found, err := user.Lookup(name)
 			if err != nil {
 				return u, errs.New(errs.InvalidArgument, "security",
-					"security/local_users: no user of this host is named %q", name).
+					"security/local_users: no user of this host is named %q", errs.Printable(name, nameShown)).
 					WithHint(`it takes names and numbers of users, and "any"`)
 			}
 			if number, err = strconv.ParseUint(found.Uid, 10, 32); err != nil {
