@@ -69,9 +69,10 @@ func NewHTTP(address string, access Access) (*HTTP, error) {
 }
 
 // onlyGet follows redirections of a GET. Another request that is redirected would become a GET, and its answer would be
-// taken for that of a PUT.
-func onlyGet(_ *http.Request, via []*http.Request) error {
-	if via[0].Method != http.MethodGet || len(via) >= redirectsMax {
+// taken for that of a PUT. From TLS none leads into the clear: the password would go along.
+func onlyGet(next *http.Request, via []*http.Request) error {
+	if via[0].Method != http.MethodGet || len(via) >= redirectsMax ||
+		via[0].URL.Scheme == "https" && next.URL.Scheme != "https" {
 		return http.ErrUseLastResponse
 	}
 	return nil

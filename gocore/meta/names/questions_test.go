@@ -2,14 +2,18 @@ package names
 
 import (
 	"context"
+	"encoding/pem"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -130,6 +134,29 @@ func TestRedisHasTheLimitOfTheSettings(t *testing.T) {
 }
 
 // The address of an HTTP server may have a query, as the tenant of a gateway.
+func TestAPasswordStaysInTLS(t *testing.T) {
+	inTheClear := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, password, _ := r.BasicAuth()
+		assert.Empty(t, password)
+		http.NotFound(w, r)
+	}))
+	defer inTheClear.Close()
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, inTheClear.URL+r.RequestURI, http.StatusFound)
+	}))
+	defer secure.Close()
+	folder := t.TempDir()
+	authority, password := filepath.Join(folder, "ca.pem"), filepath.Join(folder, "password")
+	require.NoError(t, os.WriteFile(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		Bytes: secure.Certificate().Raw}), 0o600))
+	require.NoError(t, os.WriteFile(password, []byte("word"), 0o600))
+	s, err := NewHTTP(secure.URL, Access{CA: authority, User: "tent", Password: password})
+	require.NoError(t, err)
+	_, err = s.Get(t.Context(), "k")
+	require.ErrorContains(t, err, "302 Found")
+	require.NoError(t, s.Close())
+}
+
 func TestTheQueryOfTheAddressIsKept(t *testing.T) {
 	var asked []url.Values
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
