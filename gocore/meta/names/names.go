@@ -124,7 +124,7 @@ func keyOf(name string) (key string, is bool) {
 
 // Resolve returns where a name leads. An address, a file and "" lead where they say, without a question.
 func (n *Names) Resolve(ctx context.Context, name string) (meta.Target, error) {
-	engine, region, _ := strings.Cut(name, "/")
+	engine, _, _ := strings.Cut(name, "/")
 	key, is := keyOf(name)
 	if !is {
 		return meta.ParseTarget(name)
@@ -147,8 +147,8 @@ func (n *Names) Resolve(ctx context.Context, name string) (meta.Target, error) {
 		return meta.Target{}, errs.New(errs.MetadataError, "open", "the entry of %q in %v is malformed: %v", engine,
 			n.options.Service, err)
 	}
-	target, err := meta.ParseTarget(r.Address)
-	target.Region, target.ID = region, r.ID
+	target, err := meta.ParseTarget(r.Address + name[len(engine):])
+	target.ID = r.ID
 	return target, err
 }
 

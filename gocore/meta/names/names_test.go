@@ -114,7 +114,8 @@ func TestANameLeadsToItsEngineAndRegion(t *testing.T) {
 		require.Equal(t, want, got, name)
 	}
 	for name, code := range map[string]errs.Code{"nobody": errs.InvalidEntry, "a b": errs.InvalidArgument,
-		"/kv": errs.InvalidArgument, strings.Repeat("n", 254): errs.InvalidArgument} {
+		"/kv": errs.InvalidArgument, strings.Repeat("n", 254): errs.InvalidArgument,
+		"decode-0/": errs.InvalidArgument, "decode-0/" + strings.Repeat("r", 256): errs.InvalidArgument} {
 		_, err := other.Resolve(t.Context(), name)
 		require.Equal(t, code, errs.CodeOf(err), "%q: %v", name, err)
 	}
