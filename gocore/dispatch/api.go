@@ -1,21 +1,3 @@
-// Package dispatch is the core: a state machine without clock, lock, goroutine or I/O. It takes events and now, and
-// returns submissions, withdrawals and deadlines as Effects. One caller at a time: gocore/engine holds its mutex around
-// every call. Policy packages (plan, rail, qos) are called from here and from nowhere else.
-//
-// Where to read: task.go draws the life of a task and piece.go that of its pieces; batch.go and inline.go take requests
-// in; then cut.go, bids.go and choose.go (a rail gets a slice), parts.go (many pages in a task), numa.go, nics.go and
-// reach.go (rails that leave a task to others), device.go, admit.go and publish.go (a class is held back on a NIC),
-// complete.go (slices come back), ending.go (quiescence), failover.go (errors and their consequences), link.go and
-// tables.go (rails come and go), suspect.go and standstill.go (they fall silent), presence.go (their peer does),
-// health.go (they are paused, probed, and come back), slow.go (they become slow), hedge.go (hedged requests at the tail
-// of a transfer), rekey.go (descriptors change), astray.go (memory is registered again), homes.go (as several regions),
-// fenced.go (its owner fences it), queue.go (the queues of a link), gate.go (a task waits for a stream), stage.go
-// (several hops), deadline.go (earliest deadline first by slack), invariants_on.go (the core's books against each
-// other). Records that wait equally long are kept in lists, which are in order of time by themselves; only deadlines,
-// links, rails, peers and NICs have timers.
-//
-// Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179.
 package dispatch
 
 import (

@@ -145,6 +145,9 @@ func (c *Core) checkFresh(l *link, q *classQueue, t *task, class int) uint64 {
 		violated("link %#x: a task of %d bytes with %d cut does not belong into the queue of class %d", l.id,
 			t.spec.Length, t.cursor, class)
 	}
+	if !t.watch.Linked() && !l.timer.Armed() {
+		violated("link %#x: a task of class %d was never served, and nothing ends its wait", l.id, class)
+	}
 	return t.spec.Length - t.cursor
 }
 
@@ -298,6 +301,8 @@ func (c *Core) checkTask(t *task) {
 		violated("task %d counts %d pieces out, there are %d", t.index, t.outstanding, out)
 	case t.astray && (!t.live() || t.cursor+t.acked > 0 || t.pieces.Len() > 0 || waits || t.watch.Linked()):
 		violated("task %d waits for another region, and has %d of %d bytes cut", t.index, t.cursor, t.spec.Length)
+	case t.state == Pending && !t.watch.Linked() && (!t.live() || t.pieces.Len() > 0 || !t.astray && !waits):
+		violated("task %d with verdict %v waits, and nothing ends that", t.index, t.verdict)
 	case t.live() && bytes != t.spec.Length:
 		violated("task %d accounts for %d of its %d bytes", t.index, bytes, t.spec.Length)
 	case t.state == Pending && !t.live() && (out == 0 || t.pieces.Len() != out || waits):
