@@ -19,6 +19,16 @@
 //
 // The package reads the environment through a function that it is given. It imports and names no transport: the
 // registry passes the table of names and settings (Options.Transports).
+//
+// # Where to read
+//
+//	config tree source           the tree, and the layers that fill it
+//	fields takes shape quantity  a key from its tags, the values that it takes, and how people write these
+//	engine rail                  the keys of the engine, and those of every transport with rails
+//	transport declared settled   the keys of transports, of plug-ins, and of an Open without a tree
+//	policy security timeouts     keys that depend on each other
+//	nearest                      the known key that was meant
+//	dump markdown typed inert    the tree as people and documents see it, and keys that nothing here reads
 package config
 
 import (

@@ -22,7 +22,7 @@ import (
 )
 
 // errSilent marks a dial that failed because the other side took the connection and sent nothing. It is another kind of
-// server, or an engine that was stopped; Client.call keeps them apart if it has met an engine there before.
+// server, or an engine that was stopped; Client.ofKnown keeps them apart where an engine was met there before.
 var errSilent = errors.New("the connection was accepted, but nothing was said")
 
 // errDropped marks a dial that ended without a word of the other side. An engine under attack closes connections

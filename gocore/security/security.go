@@ -30,6 +30,16 @@
 // An authority of the user issues a certificate with SPIFFE or DNS identities to each engine, and security/allow lists
 // those that are admitted (mtls.go). The engine's key of above stays the one that TLS proves: the certificate's key
 // signs it. So files are replaced while the engine runs, and it stays the same engine to its peers.
+//
+// # Where to read
+//
+//	security handshake   an engine's key and rules, and a connection that proves both ends
+//	owner tables         mode local: the owner of a socket, by sock_diag(7) or by the kernel's tables
+//	cluster mtls         the certificates of the other modes, and files that are replaced
+//	names barred         patterns of identities, and engines that are kept out by name
+//
+// The package starts no goroutine. Its locks are leaves, but for Credentials.loading, which is held while files are
+// read.
 package security
 
 import (
