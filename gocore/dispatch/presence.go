@@ -77,6 +77,7 @@ func (c *Core) expectAnswer(p *peer, now clock.Time) {
 	if p.timer.Armed() || p.gone != nil {
 		return
 	}
+	c.wakeUp(now)
 	p.expected, p.asked = c.awake(now), false
 	c.timers.Set(&p.timer, now.Add(c.options.SilentAfter))
 }
@@ -302,6 +303,7 @@ func (c *Core) Silent(number uint32) bool {
 
 // Answered says that a peer has answered by another way, as the control plane.
 func (c *Core) Answered(number uint32, now clock.Time) {
+	c.wakeUp(now)
 	if p := c.peers[number]; p != nil && p.gone == nil {
 		c.peerSpoke(p, c.awake(now), now)
 	}

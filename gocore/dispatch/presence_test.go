@@ -10,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -366,5 +367,34 @@ func TestADeadRailIsNotTakenForASilentPeer(t *testing.T) {
 		if answers < silenceLook {
 			require.NotContains(t, r.kinds(), event.PeerSilent, answers)
 		}
+	}
+}
+
+// The first that this process does after it was stopped may be no step. An answer, or a request to a peer that has no
+// rail, counts as of now by the detector's clock: else a silence that begins there would be noticed later, by all of
+// the stop.
+func TestNewsBehindOurOwnPauseDoesNotDelayTheDetector(t *testing.T) {
+	for name, first := range map[string]func(r *rig, fallen plan.LinkID){
+		"an answer": func(r *rig, _ plan.LinkID) { r.core.Answered(1, r.now) },
+		"a request": func(r *rig, fallen plan.LinkID) { r.submit(to(r.core, fallen), High, kib, clock.Never) },
+	} {
+		r := newRig(t, Options{})
+		r.fill(1)
+		fallen := r.link(2, 1, 1, kib)
+		r.core.RailDown(fallen, railOf(fallen, 0, 1), broken(errs.ScopeRail), r.now)
+		r.step()
+		require.Less(t, r.core.Deadline(), r.now.Add(time.Second), "a step is promised")
+		r.now = r.now.Add(10 * time.Second)
+		first(r, fallen)
+		r.step()
+		r.pass(2*time.Second, nothing)
+		silent := 0
+		for _, kind := range r.kinds() {
+			if kind == event.PeerSilent {
+				silent++
+			}
+		}
+		want := map[string]int{"an answer": 1, "a request": 2}[name]
+		require.Equal(t, want, silent, name)
 	}
 }
