@@ -92,6 +92,19 @@ func TestATaskBeginsAgainOnlyWhereNothingOfItHasArrivedAndItNamedAnAddress(t *te
 	}
 }
 
+// A slice that cannot be called back may still reach the region of before. The task ends dirty, and begins nowhere.
+func TestADirtyTaskBeginsNowhere(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: 100 * ms})
+	b := r.submitAll(addressed(to(r.core, r.link(1, 0, 1, 1<<20)), 128*kib, clock.Never))
+	r.finish(0, gone())
+	require.Len(t, r.asked, 1)
+	r.wait(100 * ms)
+	require.Empty(t, r.astray)
+	s := r.status(b)
+	require.Equal(t, Failed, s.State)
+	require.True(t, s.Dirty)
+}
+
 // A task that waits for the answer ends at its deadline and when it is cancelled. So does one that is not quiescent
 // yet: nobody wants it to begin again.
 func TestATaskWhoseEndIsAskedForBeginsNowhere(t *testing.T) {

@@ -116,6 +116,19 @@ func TestAPeerIsHeldUntilTheLastOpenWithdrawal(t *testing.T) {
 	require.Contains(t, r.kinds(), event.Withdrawn)
 }
 
+// A withdrawal that is open when its peer goes is never confirmed: the last slice is news of nobody.
+func TestAPeerThatHasGoneConfirmsNothing(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: time.Second})
+	r.submit(to(r.core, r.link(1, 0, 1, 128*kib)), High, kib, r.now.Add(10*ms))
+	r.wait(10 * ms)
+	r.wait(time.Second)
+	require.Equal(t, 1, r.core.peers[1].open)
+	r.core.PeerGone(1, broken(errs.ScopeLink), r.now)
+	r.finish(0, withdrawn)
+	require.NotContains(t, r.kinds(), event.Withdrawn)
+	require.Zero(t, r.core.Outstanding())
+}
+
 func TestTheFirstVerdictStays(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.link(1, 0, 1, 1<<20)

@@ -14,17 +14,38 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
+// So does a slice that was sent to a generation which had just ended.
 func TestCollateralGoesAgainAtOnceAndCountsNothing(t *testing.T) {
-	r := newRig(t, Options{Retries: 1, Rail: rail.Settings{Threshold: 1}})
-	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, clock.Never)
-	e := broken(errs.ScopeRail)
-	e.Collateral = true
-	for range 10 {
-		require.Len(t, r.finish(0, e), 1)
+	collateral := broken(errs.ScopeRail)
+	collateral.Collateral = true
+	stale := errs.New(errs.StaleGeneration, "test", "another generation is there").
+		WithScope(errs.ScopeSlice, errs.SideRemote)
+	for _, e := range []*errs.Error{collateral, stale} {
+		r := newRig(t, Options{Retries: 1, Rail: rail.Settings{Threshold: 1}})
+		b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, clock.Never)
+		for range 10 {
+			require.Len(t, r.finish(0, e), 1)
+		}
+		r.drain()
+		require.Equal(t, Completed, r.status(b).State)
+		require.Empty(t, r.kinds())
 	}
+}
+
+// A slice that comes back refused, after its task has taken another way, goes that way too.
+func TestARefusedSliceFollowsItsTask(t *testing.T) {
+	r := newRig(t, Options{Failovers: 1})
+	first, second := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)
+	b := r.submit(to(r.core, first, second), High, 128*kib, clock.Never)
+	require.Len(t, r.out, 2)
+	require.Len(t, r.finish(0, broken(errs.ScopeLink)), 1)
+	r.core.Refuse([]*transport.Slice{r.out[0]}, r.now)
+	r.out = r.out[1:]
+	fresh := r.step()
+	require.Len(t, fresh, 1)
+	require.EqualValues(t, second, fresh[0].Rail.Link)
 	r.drain()
 	require.Equal(t, Completed, r.status(b).State)
-	require.Empty(t, r.kinds())
 }
 
 func TestCollateralForEverEndsAllTheSame(t *testing.T) {

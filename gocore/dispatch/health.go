@@ -229,9 +229,6 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 		if r.life.Start.Unanswered() == 1 {
 			c.railEvent(event.Event{Kind: event.RailProbed, Err: err}, r, now)
 		}
-		if r.onProbation() {
-			c.timers.SetSooner(&r.timer, now.Add(idleProbeEvery))
-		}
 		return
 	}
 	good, need := r.life.Start.Answered(), r.life.Breaker.Trust(settings, now)

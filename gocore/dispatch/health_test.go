@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
 )
 
 func TestEndsAreBlamedFromWhatOtherRailsShow(t *testing.T) {
@@ -34,6 +35,66 @@ func TestEndsAreBlamedFromWhatOtherRailsShow(t *testing.T) {
 	fail(two, 0, errs.SideUnknown) // rail 0 of the first peer is paused by now, others work: it must be end "a"
 	require.Equal(t, []int{600, 1000, 800, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
 		health(two, 1)}, "our end, concluded")
+}
+
+// A slice that was called back may be answered by another way: its success clears no failure of its rail.
+func TestASuccessThatWasAskedForMendsNothing(t *testing.T) {
+	r := newRig(t, Options{Rail: rail.Settings{Threshold: 2}, Retries: 9})
+	id := r.link(1, 0, 1, 1<<20)
+	failing := r.submit(to(r.core, id), High, kib, clock.Never)
+	r.finish(0, broken(errs.ScopeRail))
+	called := r.submit(to(r.core, id), High, kib, clock.Never)
+	_, err := r.core.Cancel(called, 0, 1, r.now)
+	require.Nil(t, err)
+	r.step()
+	r.finish(0, nil)
+	require.Equal(t, rail.Up, r.core.rail(id, railOf(id, 0, 1)).life.State())
+	for len(r.out) == 0 {
+		r.wait(ms)
+	}
+	r.finish(0, broken(errs.ScopeRail))
+	require.Equal(t, rail.Paused, r.core.rail(id, railOf(id, 0, 1)).life.State(), "its second failure in a row")
+	require.Equal(t, Pending, r.status(failing).State)
+}
+
+// A delivery of long ago does not show that an end works now.
+func TestOldSightingsDoNotCount(t *testing.T) {
+	for _, recently := range []bool{false, true} {
+		r := newRig(t, Options{Rail: rail.Settings{Threshold: 1}})
+		broke, witness := r.ends(1, 0, [2]string{"b", "B"}), r.ends(3, 0, [2]string{"b", "E"})
+		failing := r.ends(2, 0, [2]string{"a", "C"}, [2]string{"b", "D"})
+		r.warm(to(r.core, broke))
+		r.warm(to(r.core, witness))
+		if !recently {
+			r.now = r.now.Add(sightingTTL)
+		}
+		r.warm(to(r.core, failing))
+		lost := errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, errs.SideUnknown)
+		r.core.railFailed(r.core.rail(broke, railOf(broke, 0, 1)), lost, r.now)
+		r.core.railFailed(r.core.rail(failing, railOf(failing, 1, 1)), lost, r.now)
+		blamed := r.core.rail(witness, railOf(witness, 0, 1)).health.Value() < rail.HealthMax
+		require.Equal(t, !recently, blamed, "end b works, recently %v", recently)
+	}
+}
+
+// A time-out has no more to tell than where the slice was: it lowers one end, or both where nobody knows.
+func TestATimeOutIsBlamedOnTheEndWhereTheSliceWas(t *testing.T) {
+	for side, want := range map[errs.Side][]int{
+		errs.SideLocal:   {900, 900, 1000},
+		errs.SideRemote:  {900, 1000, 900},
+		errs.SideUnknown: {900, 900, 900},
+	} {
+		r := newRig(t, Options{})
+		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"a", "B"}, [2]string{"b", "A"})
+		r.warm(to(r.core, id))
+		late := errs.New(errs.Timeout, "test", "no completion").WithScope(errs.ScopeRail, side)
+		r.core.railFailed(r.core.rail(id, railOf(id, 0, 1)), late, r.now)
+		var health []int
+		for i := range want {
+			health = append(health, r.core.rail(id, railOf(id, i, 1)).health.Value())
+		}
+		require.Equal(t, want, health, "%v", side)
+	}
 }
 
 // A rail may lose health for the failure of another one with which it shares an end. It shows by probes that it works,

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -129,6 +130,23 @@ func TestATaskAwaitsItsStragglersBeforeItsNextRegion(t *testing.T) {
 		r.drain()
 		require.Equal(t, Completed, r.status(b).State)
 	}
+}
+
+// A straggler that never comes back may still land. The task ends dirty after the stall limit, without its next region.
+func TestATaskWithAStragglerThatStaysOutHasNoNextRegion(t *testing.T) {
+	r := newRig(t, Options{Stall: time.Second})
+	b, homes := scattered(r, nil)
+	at := homes[0].Plan.Routes[0].Hops[0].Link
+	r.railUp(at, 1, 1, 1<<20)
+	r.move(homes)
+	r.core.RailDown(at, r.out[0].Rail, broken(errs.ScopeRail), r.now)
+	r.step()
+	require.Empty(t, r.finish(1, nil), "the first copy is out")
+	require.Empty(t, r.wait(time.Second))
+	s := r.status(b)
+	require.Equal(t, Failed, s.State)
+	require.True(t, s.Dirty)
+	require.Len(t, r.missing(b), 6)
 }
 
 // The owner of the second region counts on nothing that began before its fence, also while the first one is served.

@@ -387,6 +387,40 @@ func TestARailInsideThisHostIsNotSuspectedForItsSilence(t *testing.T) {
 	}
 }
 
+// What waits behind others of its link on a link that delivers is not stalled, however long that takes.
+func TestATaskBehindOthersIsNotStalled(t *testing.T) {
+	r := newRig(t, Options{Stall: time.Second, Ageing: time.Hour})
+	p := to(r.core, r.link(1, 0, 1, 64*kib))
+	r.submit(p, High, 2*64*kib, clock.Never)
+	low := r.submit(p, Low, kib, clock.Never)
+	for range 50 {
+		r.submit(p, High, 64*kib, clock.Never)
+		r.now = r.now.Add(100 * ms)
+		r.finish(0, nil)
+	}
+	require.Equal(t, Pending, r.status(low).State)
+	require.Zero(t, r.status(low).Attempts)
+	r.drain()
+	require.Equal(t, Completed, r.status(low).State)
+}
+
+// A silence is reason to leave once. A task that comes back, since the other way has failed, is not sent to and fro.
+func TestASilentRailIsLeftOnceInASilence(t *testing.T) {
+	r := newRig(t, Options{Failovers: 9, AttemptLimit: 2 * time.Second, Stall: 20 * time.Second})
+	silent, other := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)
+	b := r.submit(to(r.core, silent, other), High, 64*kib, clock.Never)
+	for len(r.out) == 1 {
+		r.wait(10 * ms)
+	}
+	require.EqualValues(t, 1, r.status(b).Failovers)
+	r.finish(1, broken(errs.ScopeLink))
+	require.EqualValues(t, 2, r.status(b).Failovers)
+	for range 300 {
+		r.wait(10 * ms)
+	}
+	require.EqualValues(t, 2, r.status(b).Failovers)
+}
+
 func TestALinkThatHasWorkedIsWaitedForLonger(t *testing.T) {
 	r := newRig(t, Options{LinkWait: 500 * ms, Outage: 2 * time.Second})
 	id := r.link(1, 1, 1, 1<<20)
@@ -394,7 +428,10 @@ func TestALinkThatHasWorkedIsWaitedForLonger(t *testing.T) {
 	r.warm(p)
 	r.core.DropLink(id, broken(errs.ScopeLink), r.now)
 	b := r.submit(p, High, kib, clock.Never)
-	r.wait(4*500*ms - ms)
+	r.wait(time.Second)
+	r.core.Deadline()
+	r.wait(time.Minute) // this process was stopped
+	r.wait(400 * ms)
 	require.Equal(t, Pending, r.status(b).State)
 	r.railUp(id, 0, 2, 1<<20)
 	r.step()
