@@ -405,7 +405,7 @@ func (c *Core) launchPiece(p *piece, a *attempt, now clock.Time) {
 	if !t.watch.Linked() { // its first slice
 		t.progress = now
 		c.served.PushBack(&t.watch, t)
-		c.countersOf(t).QueueWait.addValue(uint64(now-t.submitted) / 1000)
+		c.countersOf(t).QueueWait.addValue(micros(now.Sub(t.submitted)))
 	}
 	if p.sent > t.attempts {
 		t.batch.attempts += uint32(p.sent - t.attempts)

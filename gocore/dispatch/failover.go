@@ -4,7 +4,6 @@ import (
 	"cmp"
 
 	"github.com/tent-engine/tent/gocore/clock"
-	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 )
@@ -95,17 +94,6 @@ func (c *Core) wakeParked(now clock.Time) {
 			c.queuePiece(p, false, now)
 		}
 	}
-}
-
-// requeue queues a piece that waits in a list, and returns the piece behind it there. That is the first one if the task
-// has ended or moved, and its other pieces with it: then the next one may be gone, and its record used again.
-func (c *Core) requeue(list *intrusive.List[piece], p *piece, front bool, now clock.Time) *piece {
-	next := p.queue.After()
-	c.queuePiece(p, front, now)
-	if next != nil && next.queue.List() != list {
-		return list.First()
-	}
-	return next
 }
 
 // failover moves a task to its next route, or ends it. A piece of it has just failed and is nowhere.

@@ -209,11 +209,14 @@ func (c *Core) Refreshed(number uint32, now clock.Time) {
 	peer.stale = false
 	list := &c.parked[retryRungs-1]
 	for p := list.First(); p != nil; {
+		next := p.queue.After()
 		if l := c.link(p.way().Link); l != nil && l.peer == peer {
-			p = c.requeue(list, p, false, now)
-		} else {
-			p = p.queue.After()
+			c.queuePiece(p, false, now)
+			if next != nil && next.queue.List() != list { // its task has moved or ended, and the record may be another's
+				next = list.First()
+			}
 		}
+		p = next
 	}
 }
 
