@@ -381,3 +381,17 @@ func BenchmarkOpen(b *testing.B) {
 	}
 	b.ReportMetric(float64((processTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
+
+// An engine that is kept out may have a connection that nobody saw when the others were closed. Its next call is
+// refused, and the connection ends.
+func TestAnEngineThatIsKeptOutCallsNoMore(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	_, err := a.client.Call(within(t), peer, "tcp", []byte("before"))
+	require.NoError(t, err)
+	require.NoError(t, b.options.Credentials.Bar(a.self.ID))
+	_, err = a.client.Call(within(t), peer, "tcp", []byte("after"))
+	require.Equal(t, errs.PeerNotAdmitted, errs.CodeOf(err), "%v", err)
+	require.Eventually(t, func() bool { return b.server.guests.count() == 0 }, patience, time.Millisecond)
+}

@@ -151,6 +151,22 @@ func TestDescribeComesOnceForEachEpoch(t *testing.T) {
 	require.EqualValues(t, 2, d.Epoch)
 }
 
+// A peer describes itself: keys and addresses of another engine would go by its name.
+func TestADescriptionOfAnotherEngineIsRefused(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	for id, code := range map[transport.ID]errs.Code{b.self.ID: errs.OK, a.self.ID: errs.Protocol, {}: errs.Protocol} {
+		b.describe = func(context.Context, transport.Peer, uint64, bool) (*Offer, error) {
+			d := &segment.Description{ID: id, Epoch: 1}
+			require.NoError(t, d.Seal())
+			return &Offer{Encoded: segment.Encode(d, true)}, nil
+		}
+		_, err := a.client.Describe(within(t), peer, nil)
+		require.Equal(t, code, errs.CodeOf(err), "%v", err)
+	}
+}
+
 // A peer may tell changes alone. They are added to the description that we know, and to no other one.
 func TestChangesAreAddedToTheKnownDescription(t *testing.T) {
 	checkLeaks(t)
