@@ -138,7 +138,7 @@ func (c *Core) Step(now clock.Time) *Effects {
 	c.endStalled(now)
 	c.fenceBounds(now)
 	c.cuts = 0
-	// Cutting may fail a task over, which makes another link active. A link that uses up the step goes behind the others.
+	// Cutting may fail a task over, which makes another link active. One that uses up the step goes behind the others.
 	for l := c.active.First(); l != nil && c.cuts < cutsMost; l = c.active.First() {
 		l.turn.Unlink()
 		c.pump(l, now)

@@ -322,7 +322,7 @@ func TestATransportsLimitOfSlicesHoldsOnEachRail(t *testing.T) {
 	require.Equal(t, Completed, r.status(b).State)
 }
 
-// A link whose slices come back as quickly as a step cuts new ones uses up the step. The next step begins with the
+// A link uses up a step where its slices come back as quickly as a step cuts new ones. The next step begins with the
 // others: the transport of one peer is not served at the cost of all the rest.
 func TestALinkThatUsesUpEachStepLeavesOthersTheirTurn(t *testing.T) {
 	r := newRig(t, Options{WindowSlices: 1 << 20})

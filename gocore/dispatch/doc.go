@@ -4,7 +4,7 @@
 //
 // # Where to read
 //
-//	api core tables timers      the words of the outside, a step, and what links and rails come and go in
+//	api core tables timers      the words of the outside, a step, and the tables of links and rails
 //	task piece batch            the records of requests: task and piece draw their lives
 //	inline                      small requests that their caller carries out itself
 //	queue cut bids choose       a task waits for its link, and a rail with room pulls a slice of it

@@ -387,7 +387,7 @@ func TestARailInsideThisHostIsNotSuspectedForItsSilence(t *testing.T) {
 	}
 }
 
-// What waits behind others of its link on a link that delivers is not stalled, however long that takes.
+// A task that waits behind others is not stalled while its link delivers, however long that takes.
 func TestATaskBehindOthersIsNotStalled(t *testing.T) {
 	r := newRig(t, Options{Stall: time.Second, Ageing: time.Hour})
 	p := to(r.core, r.link(1, 0, 1, 64*kib))

@@ -212,7 +212,7 @@ func (c *Core) Refreshed(number uint32, now clock.Time) {
 		next := p.queue.After()
 		if l := c.link(p.way().Link); l != nil && l.peer == peer {
 			c.queuePiece(p, false, now)
-			if next != nil && next.queue.List() != list { // its task has moved or ended, and the record may be another's
+			if next != nil && next.queue.List() != list { // its task has moved or ended: the record may be another's
 				next = list.First()
 			}
 		}

@@ -135,7 +135,8 @@ func (n Lookups) named(name string) (netip.Addr, error) {
 	if !is {
 		var err error
 		if found, err = n.Lookup(name); err != nil {
-			return fail("the host of rpc_server_hostname, %q, is unknown: %v", errs.Printable(name, hostMax), whyUnknown(err))
+			return fail("the host of rpc_server_hostname, %q, is unknown: %s", errs.Printable(name, hostMax),
+				whyUnknown(err))
 		}
 	}
 	own := slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return !n.Own(a) })
