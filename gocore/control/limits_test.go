@@ -197,3 +197,19 @@ func TestCallsPassAtTheirRate(t *testing.T) {
 	require.Equal(t, 5020*time.Millisecond, p.take(now, 500, 100, 0), "without a limit it is")
 	require.LessOrEqual(t, p.take(now.Add(time.Minute), 100, 100, time.Second), time.Duration(0))
 }
+
+// A call may reach its handler when its connection has just been closed. That makes nobody a caller again: the engine
+// would count as connected for ever.
+func TestAGuestThatHasLeftIsNobodysConnection(t *testing.T) {
+	options := Options{}.withDefaults()
+	s := newGuests(&options)
+	near, far := net.Pipe()
+	defer far.Close()
+	g := s.admit(near)
+	require.NoError(t, g.Close())
+	first, isNew, err := s.identified(g, transport.ID{1})
+	require.NoError(t, err)
+	require.False(t, first || isNew)
+	require.False(t, s.connected(transport.ID{1}))
+	require.Zero(t, s.strangers.all)
+}

@@ -256,3 +256,24 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.NoError(t, <-held)
 	open(t, a, b)
 }
+
+// A certificate may end while its connection is there. The next call makes another connection, by which the peer shows
+// the certificate that it has then.
+func TestAConnectionEndsWithThePeersCertificate(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	at := func() *conn {
+		a.client.mu.Lock()
+		defer a.client.mu.Unlock()
+		return a.client.conns[peer.Address]
+	}
+	before := at()
+	_, err := a.client.Probe(within(t), peer)
+	require.NoError(t, err)
+	require.Same(t, before, at())
+	before.shown.Until = time.Now().Add(-time.Second)
+	_, err = a.client.Probe(within(t), peer)
+	require.NoError(t, err)
+	require.NotSame(t, before, at())
+}
