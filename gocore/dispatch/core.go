@@ -148,7 +148,7 @@ func (c *Core) Step(now clock.Time) *Effects {
 
 // flip hands out the effects that were gathered and begins to gather anew in the other half.
 func (c *Core) flip() *Effects {
-	c.emitMisses()
+	c.emitMisses(c.last)
 	done := c.out
 	for _, b := range done.Changed {
 		if slot := c.batches[b.Slot()]; slot.id() == b {
@@ -200,6 +200,9 @@ func (c *Core) deadline() clock.Time {
 		return c.last
 	}
 	next := c.timers.Next()
+	for _, p := range c.tellers {
+		next = min(next, p.tellAt())
+	}
 	if t := c.served.First(); t != nil {
 		next = min(next, t.progress.Add(c.options.Stall))
 	}

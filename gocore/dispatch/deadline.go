@@ -205,8 +205,8 @@ const (
 // missesEvery is the least time between two events about one peer. There may be a million misses a second.
 const missesEvery = 100 * time.Millisecond
 
-// countMisses counts requests of a task that a deadline has ended. One event is about them and those that follow
-// closely.
+// countMisses counts requests of a task that a deadline has ended. One event is about the first of them, and another
+// one about those that follow closely.
 func (c *Core) countMisses(t *task, n uint64, now clock.Time) {
 	stage := MissedSent
 	if t.attempts == 0 {
@@ -221,20 +221,33 @@ func (c *Core) countMisses(t *task, n uint64, now clock.Time) {
 	p.misses[stage] += int(n)
 	p.missed = event.Event{Kind: event.DeadlineMissed, Time: now, Peer: p.name,
 		Transport: c.transportName(t.path().Transport), Err: t.failure, Trace: t.batch.trace}
-	if !p.telling && (p.told == 0 || now.Sub(p.told) >= missesEvery) {
+	if !p.telling {
 		p.telling = true
 		c.tellers = append(c.tellers, p)
 	}
 }
 
 // emitMisses emits an event for each peer that has one due, with its misses since the last one.
-func (c *Core) emitMisses() {
-	for i, p := range c.tellers {
+func (c *Core) emitMisses(now clock.Time) {
+	later := c.tellers[:0]
+	for _, p := range c.tellers {
+		if p.tellAt() > now {
+			later = append(later, p)
+			continue
+		}
 		e := p.missed
 		e.N, e.M = p.misses[MissedQueued]+p.misses[MissedSent], p.misses[MissedQueued]
 		c.emit(e)
-		p.told, p.telling, p.misses, p.missed = e.Time, false, [MissedStages]int{}, event.Event{}
-		c.tellers[i] = nil
+		p.told, p.telling, p.misses, p.missed = now, false, [MissedStages]int{}, event.Event{}
 	}
-	c.tellers = c.tellers[:0]
+	clear(c.tellers[len(later):])
+	c.tellers = later
+}
+
+// tellAt is when the next event about misses of the peer may be emitted.
+func (p *peer) tellAt() clock.Time {
+	if p.told == 0 {
+		return 0
+	}
+	return p.told.Add(missesEvery)
 }

@@ -375,9 +375,13 @@ func TestMissesAreToldAtABoundedRate(t *testing.T) {
 		miss(2)
 	}
 	require.Equal(t, []int{5}, told())
+	r.now = r.core.Deadline()
+	r.step()
+	require.Equal(t, []int{5, 100}, told(), "the others together, also if no more follow")
+	require.Greater(t, r.core.Deadline().Sub(r.now), missesEvery, "nothing is left to be told")
 	r.now = r.now.Add(missesEvery)
 	miss(1)
-	require.Equal(t, []int{5, 101}, told(), "what was not told is told with the next one")
+	require.Equal(t, []int{5, 100, 1}, told())
 }
 
 // Fresh bytes are counted where they wait. A queue by slack yields the order of a sort, even if tasks leave it
