@@ -181,7 +181,7 @@ func (l *link) answerCame(r *kit.Reader, _ transport.ID, now clock.Time) error {
 		case h.kind == kindConfirm:
 			if lane := l.laneById(h.seq); lane != nil {
 				for _, r := range table {
-					lane.verdict(w, r.id, r.length)
+					lane.confirmed(w, r.id, r.length)
 				}
 			}
 		case h.kind == kindFenced && h.count > 0:

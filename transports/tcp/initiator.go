@@ -127,7 +127,9 @@ func (l *initiatorLane) handle() *errs.Error {
 			if r.length == verdictApplied {
 				return l.protocolError("refusal without a reason")
 			}
-			l.verdict(w, r.id, r.length)
+			if err := l.refused(w, r.id, r.length); err != nil {
+				return err
+			}
 			if r.length == verdictFenced {
 				l.raised(r.offset, 0)
 			}
@@ -136,7 +138,7 @@ func (l *initiatorLane) handle() *errs.Error {
 		l.asked.Store(false)
 		if other := l.link.laneById(x.head.seq); other != nil {
 			for _, r := range x.table {
-				other.verdict(w, r.id, r.length)
+				other.confirmed(w, r.id, r.length)
 			}
 		}
 	case kindFenced:
@@ -286,6 +288,7 @@ func (l *initiatorLane) raised(epoch, key uint64) {
 // gather answers for an epoch that was raised, then takes waiting slices.
 func (l *initiatorLane) gather(x *transmitter) {
 	o := &l.out
+	o.leaving = o.next
 	if o.heard > o.told {
 		o.told = o.heard
 		l.inEpoch(o.heard)

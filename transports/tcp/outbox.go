@@ -16,12 +16,13 @@ type entry struct {
 	failed *errs.Error // how it will end: its memory is gone, or its bytes are wrong
 }
 
-// outbox holds the slices of an initiator's lane, guarded by its mu. Numbers below head are forgotten, [head, next)
-// are on the wire or partly so, [next, tail) wait.
+// outbox holds the slices of an initiator's lane, guarded by its mu. Numbers below head are forgotten, [head, leaving)
+// have left, [leaving, next) are in the frame under way, [next, tail) wait.
 type outbox struct {
 	ring      []entry // a power of two, which doubles up to requests
 	requests  int     // the peer's credit, a power of two
 	head      uint64
+	leaving   uint64
 	next      uint64
 	tail      uint64
 	acked     uint64
@@ -141,6 +142,9 @@ func (l *initiatorLane) acked(w *worker, seq uint64) *errs.Error {
 	if seq >= o.next {
 		return l.protocolError("acknowledgement of %d, sent up to %d", seq, o.next-1)
 	}
+	if !l.hasLeft(seq) {
+		return l.protocolError("acknowledgement of %d before all of it was sent", seq)
+	}
 	for s := max(o.acked+1, o.head); s <= seq; s++ {
 		e := o.at(s)
 		if e.op != transport.Write || e.done {
@@ -157,15 +161,48 @@ func (l *initiatorLane) acked(w *worker, seq uint64) *errs.Error {
 	return nil
 }
 
-// verdict ends one slice that the peer refused or that a withdrawal asked about. It ignores numbers that have ended.
-func (l *initiatorLane) verdict(w *worker, seq uint64, verdict uint32) {
-	o := &l.out
+// hasLeft reports that no byte of a WRITE that was gathered will be read any more: all are in the socket, or in a chunk.
+// An honest peer says nothing about one before. Where the answer is not clear at once, it lets mu go, which the caller
+// holds, and waits for the system call under way.
+func (l *initiatorLane) hasLeft(seq uint64) bool {
+	if seq < l.out.leaving {
+		return true
+	}
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	x := &l.tx
+	k := seq - x.first
+	return x.left == 0 || k >= uint64(x.slices) || payload+int(k) < x.i
+}
+
+// refused ends a slice that the peer has refused. It ignores numbers that have ended.
+func (l *initiatorLane) refused(w *worker, seq uint64, verdict uint32) *errs.Error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := o.sent(seq)
-	if e == nil {
-		return
+	if e := l.out.sent(seq); e != nil && e.op == transport.Write && !l.hasLeft(seq) {
+		return l.protocolError("refusal of %d before all of it was sent", seq)
 	}
+	if e := l.out.sent(seq); e != nil { // hasLeft has let mu go
+		l.giveVerdict(w, e, verdict)
+	}
+	return nil
+}
+
+// confirmed ends a WRITE by the answer to its withdrawal. Nobody was asked about others, which may still be read, or
+// written by the reader of this lane.
+func (l *initiatorLane) confirmed(w *worker, seq uint64, verdict uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.out.sent(seq); e != nil && e.asked {
+		l.giveVerdict(w, e, verdict)
+	}
+}
+
+// giveVerdict ends a slice that is on the wire. Holds mu.
+func (l *initiatorLane) giveVerdict(w *worker, e *entry, verdict uint32) {
+	o := &l.out
 	if e.op == transport.Read {
 		o.readBytes -= e.length - e.got
 		if verdict == verdictApplied { // only its bytes can prove that

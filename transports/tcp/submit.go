@@ -188,9 +188,6 @@ func (l *initiatorLane) withdraw(w *worker, s *transport.Slice, seq uint64) bool
 	case e.op == transport.Read:
 		o.detachSlice(e) // its number stays until its payload has been discarded
 		l.changed = true
-	case !e.asked:
-		e.asked = true
-		o.asked++
 	}
 	left := e.slice == nil
 	l.mu.Unlock()
@@ -205,6 +202,23 @@ func (l *initiatorLane) withdraw(w *worker, s *transport.Slice, seq uint64) bool
 		l.quieten(int(k))
 	}
 	l.writeMu.Unlock()
+	return l.asks(s, seq)
+}
+
+// asks notes that the peer is asked about a WRITE, of which the source is quiet. It reports false for one that has ended
+// meanwhile.
+func (l *initiatorLane) asks(s *transport.Slice, seq uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := &l.out
+	e := o.sent(seq)
+	if e == nil || e.slice != s {
+		return false
+	}
+	if !e.asked {
+		e.asked = true
+		o.asked++
+	}
 	return true
 }
 
