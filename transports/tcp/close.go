@@ -45,10 +45,7 @@ func (t *Transport) shutDown() error {
 func (t *Transport) closeSockets() {
 	t.sweeper.Stop()
 	for _, l := range t.listeners {
-		_ = unix.Close(l.fd)
-		if l.reserve >= 0 {
-			_ = unix.Close(l.reserve)
-		}
+		l.close()
 	}
 	for _, fd := range [...]int{t.epfd, t.bulkFd, t.stopFd} {
 		if fd >= 0 {

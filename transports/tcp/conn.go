@@ -188,6 +188,14 @@ func (c *conn) shutdown() {
 	}
 }
 
+// socket returns the descriptor, -1 once it is closed, to wait for it. The number may be another file's by then, which a
+// wait does no harm.
+func (c *conn) socket() int {
+	c.armMu.Lock()
+	defer c.armMu.Unlock()
+	return c.fd
+}
+
 // closeSocket closes the socket with a reset, so that bytes that nobody has read die with it. After a goodbye, which
 // must arrive, it closes in order. The caller holds readMu and writeMu, so nobody else uses the descriptor. It
 // reports false if the socket was closed before.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -19,7 +20,7 @@ import (
 const (
 	callHello  = 1 // initiator: let me in. Answer: offer
 	callAsk    = 2 // initiator: WITHDRAW, FENCE and LEAVE frames, when no lane carries them. Answer: known, frames
-	callWanted = 3 // responder: does the sender still want this lane's bytes? Answer: known, CONFIRM of void numbers
+	callWanted = 3 // responder: does the sender still want this lane's bytes? Answer: known, CONFIRMs of void numbers
 )
 
 const answerMax = 1 << 20
@@ -226,14 +227,14 @@ func (t *Transport) serveWanted(from transport.Peer, r *kit.Reader, answer []byt
 		}
 		var void []record
 		for seq := l.out.head; seq < l.out.next; seq++ {
-			if e := l.out.at(seq); e.asked && len(void) < recordsMax {
+			if l.out.at(seq).asked {
 				void = append(void, record{id: seq, length: verdictVoid})
 			}
 		}
 		l.mu.Unlock()
 		answer = append(answer, 1)
-		if len(void) > 0 {
-			answer = appendFrame(answer, header{kind: kindConfirm, seq: id}, void...)
+		for part := range slices.Chunk(void, recordsMax) {
+			answer = appendFrame(answer, header{kind: kindConfirm, seq: id}, part...)
 		}
 		return answer, nil
 	}

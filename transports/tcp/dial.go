@@ -40,7 +40,9 @@ func (l *link) dial(r *rail, now clock.Time) {
 	l.farEndOf(r).knocked(now)
 	if !l.t.spawn(func() {
 		err := d.bringUp()
-		l.runOnLink(func(now clock.Time) { l.dialEnded(r, d, err, now) })
+		if !l.runOnLink(func(now clock.Time) { l.dialEnded(r, d, err, now) }) {
+			d.closeAll()
+		}
 	}) {
 		r.due = clock.Never
 		return
@@ -249,6 +251,9 @@ func (l *link) dialEnded(r *rail, d *dial, err error, now clock.Time) {
 	if err == nil {
 		return
 	}
+	if scarce(err) {
+		l.farEndOf(r).notKnocked()
+	}
 	if d.obsolete.Load() {
 		r.due = now // this try was cut off by news
 		return
@@ -263,10 +268,16 @@ func (l *link) dialEnded(r *rail, d *dial, err error, now clock.Time) {
 // dialError is the last dial's error as the cause of a link that is down; nil if no dial has failed.
 func (l *link) dialError() *errs.Error {
 	for _, r := range *l.rails.Load() {
-		if r.lastErr != nil {
-			return errs.Wrap(errs.PeerUnreachable, "tcp.dial", r.lastErr).WithScope(errs.ScopeLink, errs.SidePath).
-				WithPeer(l.peer.Address, Name, r.name())
+		if r.lastErr == nil {
+			continue
 		}
+		e := errs.Wrap(errs.PeerUnreachable, "tcp.dial", r.lastErr).WithScope(errs.ScopeLink, errs.SidePath)
+		if scarce(r.lastErr) {
+			// of an internal error errs knows the cure, if the system has a limit
+			e = errs.Wrap(errs.Internal, "tcp.dial", r.lastErr).WithScope(errs.ScopeLink, errs.SideLocal)
+			e.Code = errs.TooManyRequests
+		}
+		return e.WithPeer(l.peer.Address, Name, r.name())
 	}
 	return nil
 }

@@ -74,9 +74,7 @@ func (t *Transport) Disconnect(peer transport.ID) {
 	t.spawn(func() {
 		end := time.Now().Add(goodbyeLimit)
 		for _, l := range lanes {
-			for !l.saidGoodbye() && waitFd(l.fd, unix.POLLOUT, t.life.Closed, end) == nil {
-				l.pump(submitBudget)
-			}
+			l.finishGoodbye(t.life.Closed, end)
 			if l.fence(); l.life.state() == stateParted {
 				l.closeLane()
 			}
@@ -103,9 +101,14 @@ func (t *Transport) sayGoodbye() {
 		}
 	}
 	for _, l := range busy {
-		for !l.saidGoodbye() && waitFd(l.fd, unix.POLLOUT, func() bool { return false }, end) == nil {
-			l.pump(submitBudget)
-		}
+		l.finishGoodbye(func() bool { return false }, end)
+	}
+}
+
+// finishGoodbye writes the rest of a lane's last frames as its socket takes them.
+func (l *responderLane) finishGoodbye(stopped func() bool, end time.Time) {
+	for !l.saidGoodbye() && waitFd(l.socket(), unix.POLLOUT, stopped, end) == nil {
+		l.pump(submitBudget)
 	}
 }
 

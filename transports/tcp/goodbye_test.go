@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -142,4 +143,22 @@ func TestADetachedLinkIsForgottenAtOnce(t *testing.T) {
 		thaw()
 		require.Eventually(t, func() bool { return attached(far) == 0 }, 5*time.Second, time.Millisecond)
 	})
+}
+
+// TestALaneMayEndWhileItsGoodbyeIsWritten: the socket is full, its peer ends, and a worker closes the lane. For the race
+// detector.
+func TestALaneMayEndWhileItsGoodbyeIsWritten(t *testing.T) {
+	tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
+	l := strangerLane(t, tr)
+	defer func() { require.NoError(t, unix.Close(l.other)) }()
+	l.admitted(t, 1)
+	for _, err := unix.Write(l.fd, make([]byte, 4096)); err == nil; {
+		_, err = unix.Write(l.fd, make([]byte, 4096))
+	}
+	l.writeMu.Lock() // the goroutine that writes the goodbye comes this far
+	go tr.Disconnect(visitor.ID)
+	require.Eventually(t, func() bool { return l.life.state() == stateParting }, 5*time.Second, time.Millisecond)
+	l.writeMu.Unlock()
+	<-time.After(5 * time.Millisecond) // it can only pass by mistake, never fail by one
+	l.closeLane()
 }

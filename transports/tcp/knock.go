@@ -56,6 +56,9 @@ func (e *farEnd) mayKnock() clock.Time {
 // knocked counts a try.
 func (e *farEnd) knocked(now clock.Time) { e.free = max(e.free, now).Add(knockEvery) }
 
+// notKnocked takes a try back that has sent nothing.
+func (e *farEnd) notKnocked() { e.free = e.free.Add(-knockEvery) }
+
 // farEndOf returns the record of a rail's far end. Only the link's goroutine calls it.
 func (l *link) farEndOf(r *rail) *farEnd {
 	e := l.ends[r.remote]

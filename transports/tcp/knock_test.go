@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -130,4 +132,25 @@ func TestARefusedCallerLearnsOneText(t *testing.T) {
 	_, err := e.tr.Serve(context.Background(), visitor, []byte{version + 1, callHello})
 	require.ErrorContains(t, err, "version", "a caller of another version has to know")
 	require.EqualValues(t, 1, e.refused(transport.RefusedVersion))
+}
+
+// A try that found no descriptor here has sent nothing, and its cause is our own limit.
+func TestATryWithoutADescriptorIsNoKnock(t *testing.T) {
+	tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
+	l := tr.newLink(visitor)
+	r := &rail{link: l, local: netip.MustParseAddr("127.0.0.1"), remote: netip.MustParseAddrPort("127.0.0.1:9")}
+	l.rails.Store(&[]*rail{r})
+	now := clock.Time(time.Hour)
+	for range 2 * knockBurst {
+		require.LessOrEqual(t, l.farEndOf(r).mayKnock(), now)
+		l.farEndOf(r).knocked(now)
+		l.dialEnded(r, &dial{t: tr, link: l, remote: r.remote}, fmt.Errorf("socket: %w", unix.EMFILE), now)
+	}
+	e := l.dialError()
+	require.Equal(t, errs.TooManyRequests, e.Code)
+	require.Equal(t, errs.SideLocal, e.Side)
+	require.Contains(t, e.Error(), "ulimit -n")
+	r.lastErr = fmt.Errorf("connect: %w", unix.EHOSTUNREACH)
+	require.Equal(t, errs.PeerUnreachable, l.dialError().Code)
+	require.Equal(t, errs.SidePath, l.dialError().Side)
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // TestNothingLandsWhileTheSenderIsAsked has a WRITE in the socket of a lane that is asked about. It lands when the
@@ -68,4 +69,27 @@ func TestASenderSaysThatItStillWantsItsBytes(t *testing.T) {
 		_, err = unknown.unwanted(a)
 		require.Error(t, err)
 	}
+}
+
+// TestASenderNamesAllThatItHasGivenUp: one that it left out would be written.
+func TestASenderNamesAllThatItHasGivenUp(t *testing.T) {
+	const n, size = recordsMax + 44, 64
+	near, far := neighbours(t, n*size)
+	awaitProofs(far.tr.(*Transport))
+	thaw := freeze(far.tr.(*Transport), isResponder)
+	defer thaw()
+	var list []*transport.Slice
+	for i := range n {
+		list = append(list, near.slice(transport.Write, 0, i*size, size))
+	}
+	require.Equal(t, n, near.tr.Submit(list))
+	near.tr.Withdraw(list)
+	given := 0
+	a := far.tr.(*Transport).attachments.ofPeer(nil)[0]
+	for _, l := range a.allLanes() {
+		void, err := l.unwanted(a)
+		require.NoError(t, err)
+		given += len(void)
+	}
+	require.Equal(t, n, given)
 }

@@ -18,8 +18,13 @@ type listener struct {
 	addr netip.AddrPort
 
 	mu      sync.Mutex
-	reserve int // a descriptor kept back, so that connections can be turned away when all others are in use
+	reserve int         // a descriptor kept back, so that connections can be turned away when all others are in use
+	pause   *time.Timer // the end of the pause behind an error of accept; nil: epoll looks at the listener
+	closed  bool
 }
+
+// acceptPause is the pause behind an error of accept. Its cause lasts for a while, and the connection goes on to wait.
+const acceptPause = 10 * time.Millisecond
 
 // Of the kernel's queue for a listener, which holds connections while the workers are busy for a moment. A connection
 // waits there for its first bytes for a second, see strangers.
@@ -57,11 +62,16 @@ func (t *Transport) listen(index int, a netip.Addr) error {
 	}
 	l.addr = addrPort(name)
 	l.reserve, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
-	event := taggedEvent(unix.EPOLLIN|unix.EPOLLEXCLUSIVE, tagListener, index)
-	if err := unix.EpollCtl(t.epfd, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
+	if err := t.attendListener(index); err != nil {
 		return listenError(a, t.settings.Port, err)
 	}
 	return nil
+}
+
+// attendListener makes epoll look at a listener.
+func (t *Transport) attendListener(index int) error {
+	event := taggedEvent(unix.EPOLLIN|unix.EPOLLEXCLUSIVE, tagListener, index)
+	return unix.EpollCtl(t.epfd, unix.EPOLL_CTL_ADD, t.listeners[index].fd, &event)
 }
 
 func listenError(a netip.Addr, port int, err error) error {
@@ -85,10 +95,14 @@ func (t *Transport) accept(w *worker, index int) {
 			if oldest := t.strangers.dropOldest(); oldest != nil {
 				oldest.drop()
 			} else if !l.turnAway() {
+				t.pauseAccepting(index, err)
 				return
 			}
 			continue
+		case err == unix.EAGAIN:
+			return
 		case err != nil:
+			t.pauseAccepting(index, err)
 			return
 		}
 		if t.life.Closed() {
@@ -132,12 +146,57 @@ func (t *Transport) meetStranger(w *worker, fd int, from netip.Addr) {
 	}
 }
 
+// pauseAccepting keeps epoll off a listener for a pause. The connection that could not be accepted leaves it readable,
+// so its workers would spin until the cause has passed.
+func (t *Transport) pauseAccepting(index int, cause error) {
+	t.host.Refused(transport.RefusedLimit, "", errs.Wrap(errs.Internal, "tcp.accept", cause)) // the peer hears nothing
+	l := t.listeners[index]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.pause != nil {
+		return
+	}
+	if unix.EpollCtl(t.epfd, unix.EPOLL_CTL_DEL, l.fd, nil) == nil {
+		l.pause = time.AfterFunc(acceptPause, func() { t.goOnAccepting(index) })
+	}
+}
+
+func (t *Transport) goOnAccepting(index int) {
+	l := t.listeners[index]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	if t.attendListener(index) != nil { // for want of memory, too
+		l.pause.Reset(acceptPause)
+		return
+	}
+	l.pause = nil
+}
+
+// close ends the listener also where a forked child has a copy of its descriptor: peers are to be refused.
+func (l *listener) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.pause != nil {
+		l.pause.Stop()
+	}
+	_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
+	_ = unix.Close(l.fd)
+	if l.reserve >= 0 {
+		_ = unix.Close(l.reserve)
+	}
+}
+
 // turnAway accepts and closes one connection with the descriptor kept back. Without it, a full table would leave the
-// listener readable for ever and its worker spinning.
+// listener readable for ever. A reserve that others took meanwhile is made again as soon as that is possible.
 func (l *listener) turnAway() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reserve < 0 {
+		l.reserve, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
 		return false
 	}
 	_ = unix.Close(l.reserve)

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"time"
@@ -133,6 +134,16 @@ func newSocket(a netip.Addr) (int, error) {
 	return unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 }
 
+// scarce reports whether a call failed for want of something at our own end, descriptors or memory.
+func scarce(err error) bool {
+	for _, errno := range [...]unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
 // option is one socket option with the reason why it is set.
 type option struct{ level, name, value int }
 
@@ -182,7 +193,7 @@ func stampArrivals(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 }
 
-// waitFd waits until fd is ready for events, stopped says so, or the end has come.
+// waitFd waits until fd is ready for events, stopped says so, or the end has come. Nothing comes to one that is closed.
 func waitFd(fd int, events int16, stopped func() bool, end time.Time) error {
 	for {
 		left := time.Until(end)
@@ -191,6 +202,8 @@ func waitFd(fd int, events int16, stopped func() bool, end time.Time) error {
 			return unix.ECANCELED
 		case left <= 0:
 			return unix.ETIMEDOUT
+		case fd < 0:
+			return unix.EBADF
 		}
 		set := [1]unix.PollFd{{Fd: int32(fd), Events: events}}
 		switch n, err := unix.Poll(set[:], int(min(left, 20*time.Millisecond).Milliseconds())+1); {

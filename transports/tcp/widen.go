@@ -59,7 +59,9 @@ func (l *link) widen(now clock.Time) {
 		d.greeting.generation = set.generation
 		if l.t.spawn(func() {
 			err := d.bringUp()
-			l.runOnLink(func(now clock.Time) { l.widenEnded(r, set, d, err, now) })
+			if !l.runOnLink(func(now clock.Time) { l.widenEnded(r, set, d, err, now) }) {
+				d.closeAll()
+			}
 		}) {
 			r.extra = d
 		}
