@@ -27,11 +27,14 @@ func (t *Transport) carryOut(c *copier) {
 	}
 	epoch := hazard.Epoch(first.slice.Epoch)
 	slot := l.view.Enter(from.name, epoch, c.hint)
-	for slot == hazard.Busy { // callers have all of them, for a piece at most
+	for slot == hazard.Busy && !l.Left() && l.Gone() == nil { // callers have all of them, for a piece at most
 		runtime.Gosched()
 		slot = l.view.Enter(from.name, epoch, c.hint)
 	}
 	switch {
+	case slot == hazard.Busy:
+		b.fail(c, l.over())
+		return
 	case slot == hazard.Revoked:
 		b.fail(c, revoked(l, from))
 		return
@@ -220,6 +223,14 @@ func (l *link) kernelSays(errno unix.Errno) *errs.Error {
 			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.Peer.Address, Name, "")
 	}
 	return vm.Error("shm", errno, errs.SideUnknown)
+}
+
+// over is the error of a slice that has not begun when its link ends.
+func (l *link) over() *errs.Error {
+	if cause := l.Gone(); cause != nil {
+		return cause
+	}
+	return errs.New(errs.Lost, "shm.detach", "the link was detached").WithScope(errs.ScopeLink, errs.SideLocal)
 }
 
 // revoked is the error of a slice that its region's owner has cut off.

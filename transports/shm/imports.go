@@ -42,7 +42,8 @@ type mapping struct {
 	key   mapped
 	addr  uintptr
 	size  uintptr
-	users int // imports; under link.mu
+	users int  // imports; under link.mu
+	kept  bool // a copier inside could not be waited for: it stays for as long as the process lives; under link.mu
 }
 
 // span is a range of a mapping.
@@ -129,18 +130,30 @@ func (t *Transport) Forget(number transport.Link, key transport.RemoteKey) {
 	if l.byName[r.name] == key {
 		delete(l.byName, r.name)
 	}
-	if m := r.on; m != nil {
-		l.emptied(r)
-		if m.users--; m.users == 0 {
-			l.unmap(m)
-		}
+	if r.on != nil {
+		l.release(r)
 	}
 }
 
-// emptied waits until no copier is inside a region that the table does not hold any more.
-func (l *link) emptied(r *imported) {
-	for l.view.Inside(r.name) {
+// release gives up a region's part of its mapping. The table does not hold the region any more, so nobody enters. It
+// waits for the copiers that are inside; they end within a piece, but for one that page faults hold up.
+func (l *link) release(r *imported) {
+	m, end := r.on, time.Now().Add(leaveLimit)
+	for l.view.Inside(r.name) && !m.kept {
 		time.Sleep(10 * time.Microsecond)
+		m.kept = time.Now().After(end)
+	}
+	if m.users--; m.users == 0 {
+		l.unmap(m)
+	}
+}
+
+// unmap takes a mapping down that no region has.
+func (l *link) unmap(m *mapping) {
+	delete(l.mappings, m.key)
+	l.fresh = slices.DeleteFunc(l.fresh, func(s span) bool { return s.addr-m.addr < m.size })
+	if !m.kept {
+		_ = unix.MunmapPtr(mem.Pointer(m.addr), m.size)
 	}
 }
 
@@ -310,7 +323,8 @@ func (l *link) Tick() {
 }
 
 // populate maps the pages of a chunk that are in memory. Pages that nobody has touched stay so: they would be taken
-// from our own memory, and counted to our cgroup, on a peer's word.
+// from our own memory, and counted to our cgroup, on a peer's word. The mapping may be taken down meanwhile: then there
+// is nothing, or other memory, of which no page is added either.
 func (s span) populate() {
 	page := uintptr(unix.Getpagesize())
 	first := s.addr &^ (page - 1)
@@ -334,7 +348,7 @@ func (s span) populate() {
 // dropLocked unmaps files without a region that is left. A region is left until its owner lists it no more: one without
 // a permit may be under a fence, of any length, and must be there when that ends.
 func (l *link) dropLocked() {
-	var next []*imported
+	var next, ended []*imported
 	for i, r := range *l.imports.Load() {
 		if r == nil || r.on == nil {
 			continue
@@ -349,26 +363,13 @@ func (l *link) dropLocked() {
 		without := *r
 		without.on, without.base, without.why = nil, 0, l.closed(&d, listed)
 		next[i] = &without
-		r.on.users--
+		ended = append(ended, r)
 	}
 	if next == nil {
 		return
 	}
 	l.imports.Store(&next)
-	for _, m := range l.mappings {
-		if m.users == 0 {
-			l.unmap(m)
-		}
+	for _, r := range ended {
+		l.release(r)
 	}
-}
-
-// unmap takes a mapping down. No copier can enter its regions any more; those that are inside end within a piece.
-func (l *link) unmap(m *mapping) {
-	delete(l.mappings, m.key)
-	for _, r := range *l.imports.Load() {
-		if r != nil && r.told.Shared && r.told.File.Ino == m.key.ino {
-			l.emptied(r)
-		}
-	}
-	_ = unix.MunmapPtr(mem.Pointer(m.addr), m.size)
 }

@@ -122,12 +122,13 @@ func (l *link) End() {
 	l.settle()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, m := range l.mappings {
-		if l.owing.Load() == 0 { // else some page fault has held a copier up for seconds: its mapping is kept
-			l.unmap(m)
+	table := *l.imports.Load()
+	l.imports.Store(new([]*imported))
+	for _, r := range table {
+		if r != nil && r.on != nil {
+			l.release(r)
 		}
 	}
-	clear(l.mappings)
 	l.access = nil
 }
 

@@ -25,7 +25,8 @@ import (
 type memory struct {
 	mu     sync.Mutex
 	byAddr map[uintptr]*allocation
-	serial int // of files under cxl_mount_path
+	serial int  // of files under cxl_mount_path
+	closed bool // nothing is added any more
 }
 
 // hugeLeast is the least allocation that asks for huge pages. A smaller one would have a page larger than itself.
@@ -70,13 +71,26 @@ func (t *Transport) Allocate(wanted transport.Allocation) (mem.Region, error) {
 		a.release()
 		return mem.Region{}, errs.Wrap(errs.OutOfMemory, "shm.allocate", err)
 	}
-	t.memory.mu.Lock()
-	defer t.memory.mu.Unlock()
-	if t.memory.byAddr == nil {
-		t.memory.byAddr = map[uintptr]*allocation{}
+	r := mem.Region{Addr: a.addr, Size: size, Kind: mem.Host, Location: location, Fd: a.fd}
+	if !t.memory.add(a) {
+		a.release()
+		return mem.Region{}, kit.Closed("shm.allocate")
 	}
-	t.memory.byAddr[a.addr] = a
-	return mem.Region{Addr: a.addr, Size: size, Kind: mem.Host, Location: location, Fd: a.fd}, nil
+	return r, nil
+}
+
+// add enters an allocation. It reports false when the transport has closed meanwhile.
+func (m *memory) add(a *allocation) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	if m.byAddr == nil {
+		m.byAddr = map[uintptr]*allocation{}
+	}
+	m.byAddr[a.addr] = a
+	return true
 }
 
 func (t *Transport) create(a *allocation, node int) (err error) {
@@ -126,7 +140,10 @@ func (m *memory) createFile(a *allocation, folder string) (err error) {
 		m.serial++
 		path := cxlPath(folder, m.serial)
 		m.mu.Unlock()
-		a.fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+		err = uninterrupted(func() (err error) {
+			a.fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+			return err
+		})
 		if err == unix.EEXIST {
 			continue
 		}
@@ -137,7 +154,8 @@ func (m *memory) createFile(a *allocation, folder string) (err error) {
 		if err = unix.Unlink(path); err != nil {
 			return fmt.Errorf("transports/shm/cxl_mount_path: %s cannot be removed again: %w", path, err)
 		}
-		if err = unix.Fallocate(a.fd, 0, 0, int64(a.size)); errors.Is(err, unix.EOPNOTSUPP) {
+		err = uninterrupted(func() error { return unix.Fallocate(a.fd, 0, 0, int64(a.size)) })
+		if errors.Is(err, unix.EOPNOTSUPP) {
 			err = unix.Ftruncate(a.fd, int64(a.size)) // grows: the file is new
 		}
 		if err != nil {
@@ -146,6 +164,15 @@ func (m *memory) createFile(a *allocation, folder string) (err error) {
 		return nil
 	}
 	return fmt.Errorf("transports/shm/cxl_mount_path: every name in %s is taken", folder)
+}
+
+// uninterrupted makes a call again that a signal has interrupted. Profilers and timers of the program send some, and file
+// systems answer EINTR then, also where little is to be done.
+func uninterrupted(call func() error) (err error) {
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = call()
+	}
+	return err
 }
 
 func cxlPath(folder string, serial int) string {
@@ -219,35 +246,46 @@ func (a *allocation) forReaders() int {
 // Free gives memory of Allocate back; nobody in this process uses it any more. While a peer that was stopped in the
 // middle of a copy may still touch it, it is kept, and the error names the peer: a later Free tries again.
 func (t *Transport) Free(r mem.Region) error {
+	a, err := t.takeOut(r.Addr)
+	if err != nil {
+		return err
+	}
+	a.release() // without the lock: it takes long for much memory
+	return nil
+}
+
+// takeOut takes an allocation off the list that nobody touches.
+func (t *Transport) takeOut(addr uintptr) (*allocation, error) {
 	m := &t.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.byAddr[r.Addr]
+	a := m.byAddr[addr]
 	if a == nil {
-		return errs.New(errs.InvalidArgument, "shm.free", "nothing was allocated at %#x", r.Addr)
+		return nil, errs.New(errs.InvalidArgument, "shm.free", "nothing was allocated at %#x", addr)
 	}
 	if a.keep {
-		return errs.New(errs.Timeout, "shm.free",
+		return nil, errs.New(errs.Timeout, "shm.free",
 			"%d bytes stay: when the transport closed, a peer was inside a copy with them", a.size).
 			WithScope(errs.ScopeSlice, errs.SideRemote)
 	}
 	for _, name := range a.names {
 		if h, held := t.Table.Held(name); held {
-			return errs.New(errs.Timeout, "shm.free", "%d bytes stay: process %d is inside a copy with them (slot %d)",
-				a.size, h.PID, h.Slot).
+			return nil, errs.New(errs.Timeout, "shm.free",
+				"%d bytes stay: process %d is inside a copy with them (slot %d)", a.size, h.PID, h.Slot).
 				WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("continue or end that process, then free again")
 		}
 	}
-	delete(m.byAddr, r.Addr)
-	a.release()
-	return nil
+	delete(m.byAddr, addr)
+	return a, nil
 }
 
 // release gives everything back. Peers may map the file for a while longer, so its pages are taken out of it.
 func (a *allocation) release() {
 	if a.fd >= 0 {
 		// a file system that cannot waits for the peers
-		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(a.size))
+		_ = uninterrupted(func() error {
+			return unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(a.size))
+		})
 	} else if a.addr != 0 {
 		_ = madvise(a.addr, uintptr(a.size), unix.MADV_REMOVE) // the same, by the mapping
 	}
@@ -270,6 +308,7 @@ func (a *allocation) closeFiles() {
 func (m *memory) closeFiles() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.closed = true
 	for _, a := range m.byAddr {
 		a.closeFiles()
 	}

@@ -25,6 +25,10 @@ func (l *tracerList) admit(a *access.Grant, everybody bool) int32 {
 	if a.Own() || vm.TraceScope() != vm.ScopeRelation {
 		return vm.AnyTracer
 	}
+	return l.enter(a, everybody)
+}
+
+func (l *tracerList) enter(a *access.Grant, everybody bool) int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if everybody && !l.any {
@@ -34,6 +38,7 @@ func (l *tracerList) admit(a *access.Grant, everybody bool) int32 {
 	case l.any:
 		return vm.AnyTracer
 	case l.named == a || slices.Contains(l.wait, a): // its greeting came twice
+	case a.Ended(): // while it was answered: release has come before
 	case l.named == nil:
 		l.nameLocked(a)
 	default:

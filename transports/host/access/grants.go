@@ -36,6 +36,7 @@ type Grant struct {
 	claim   manifest.Claim
 	token   Token
 	page    *hazard.Page
+	file    vm.File     // of the page; its number may be another file's once the grant has ended
 	process *vm.Process // nil: our own
 	ended   atomic.Bool
 
@@ -222,11 +223,12 @@ func (gs *grants) keep(g *Grant) (*Grant, *errs.Error) {
 		// nobody is inside a page that nobody has: it cannot last
 		_ = p.Table.Revoke(ctx, name, page, hazard.Epoch(epoch))
 	}
-	if g.process != nil {
-		if err := p.watcher.add(g.process.Fd(), func() { gs.end(g, RevokeLimit) }); err != nil {
-			_ = p.Table.Retire(ctx, page)
-			return nil, p.failed(errs.CodeOf(err), err)
-		}
+	if g.file, err = vm.FileOf(page.Fd()); err == nil && g.process != nil {
+		err = p.watcher.add(g.process.Fd(), func() { gs.end(g, RevokeLimit) })
+	}
+	if err != nil {
+		_ = p.Table.Retire(ctx, page)
+		return nil, p.failed(errs.CodeOf(err), err)
 	}
 	gs.byToken[g.token] = g
 	return g, nil

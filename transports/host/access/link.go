@@ -80,7 +80,7 @@ func (c *course) End() {
 		return
 	}
 	a.part()
-	if l.Gone() == nil {
+	if l.Gone() == nil && a.View.Empty() { // else the owner must go on to wait for that copier
 		a.View.Quit()
 		l.sayLeave(a)
 	}

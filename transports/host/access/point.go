@@ -62,6 +62,7 @@ type Point struct {
 	grants  grants
 	watcher watcher
 	running sync.WaitGroup // goroutines of links; they begin under Life
+	serving sync.WaitGroup // calls of Answer, as well
 }
 
 // Open makes a Point. The error says why this machine cannot have one.
@@ -105,12 +106,13 @@ func (p *Point) Revoke(ctx context.Context, door *kit.Door, name hazard.Region, 
 // Wait returns when the links' goroutines have ended. All links are detached.
 func (p *Point) Wait() { p.running.Wait() }
 
-// Close says to all peers with a grant that we close, and takes our memory back from them. The error names those that
-// cannot be waited for.
+// Close says to all peers with a grant that we close, and takes our memory back from them. Life is closed. The error
+// names those that cannot be waited for.
 func (p *Point) Close(ctx context.Context) error {
 	list := p.grants.close()
 	p.sayGoodbye(list)
 	err := p.Table.Close(ctx)
+	p.serving.Wait() // each call is bounded
 	for _, g := range list {
 		if g.process != nil {
 			p.watcher.remove(g.process.Fd())

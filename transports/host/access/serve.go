@@ -9,15 +9,15 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/manifest"
-	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Answer is the transport's Serve: somebody greets us, has left our memory, closes, or asks something of its own.
 func (p *Point) Answer(ctx context.Context, from transport.Peer, message []byte) ([]byte, error) {
-	if p.Life.Closed() {
+	if !p.Life.Begin(func() { p.serving.Add(1) }) {
 		return nil, kit.Closed(p.op("serve"))
 	}
+	defer p.serving.Done()
 	r := kit.NewReader(message)
 	if v := r.U8(); r.Short() || v != p.Version {
 		return nil, p.rejects(transport.RefusedVersion, from, errs.New(errs.Protocol, p.op("serve"),
@@ -96,14 +96,9 @@ func (p *Point) hello(ctx context.Context, from transport.Peer, link Token, clai
 	if e != nil {
 		return nil, e
 	}
-	w := welcome{token: g.token, owner: p.Manifest.Claims(p.Me)}
+	w := welcome{token: g.token, owner: p.Manifest.Claims(p.Me), page: g.file}
 	if p.Welcome != nil {
 		w.word = p.Welcome(g)
-	}
-	var err error
-	if w.page, err = vm.FileOf(g.page.Fd()); err != nil {
-		p.grants.end(g, RevokeLimit)
-		return nil, errs.From(p.op("attach"), err)
 	}
 	return w.append([]byte{p.Version}), nil
 }

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // watcher reports when processes end: one goroutine sleeps on the pidfds of all peers. It starts with the first of
@@ -16,6 +17,7 @@ type watcher struct {
 	stopFd  int
 	ended   map[int]watched // by pidfd
 	serial  int32
+	closed  bool
 	running sync.WaitGroup
 }
 
@@ -30,7 +32,10 @@ type watched struct {
 func (w *watcher) add(pidfd int, ended func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended == nil {
+	switch {
+	case w.closed:
+		return kit.Closed("access.watch")
+	case w.ended == nil:
 		if err := w.startLocked(); err != nil {
 			return errs.Wrap(errs.Internal, "access.watch", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 		}
@@ -45,6 +50,7 @@ func (w *watcher) add(pidfd int, ended func()) error {
 }
 
 func (w *watcher) startLocked() (err error) {
+	w.stopFd = -1
 	if w.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
 	}
@@ -52,7 +58,7 @@ func (w *watcher) startLocked() (err error) {
 		err = unix.EpollCtl(w.epfd, unix.EPOLL_CTL_ADD, w.stopFd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1})
 	}
 	if err != nil {
-		_ = unix.Close(w.epfd)
+		w.release()
 		return err
 	}
 	w.ended = map[int]watched{}
@@ -93,17 +99,18 @@ func (w *watcher) tell(e unix.EpollEvent) {
 func (w *watcher) remove(pidfd int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended == nil {
+	if w.ended == nil || w.closed {
 		return
 	}
 	delete(w.ended, pidfd)
 	_ = unix.EpollCtl(w.epfd, unix.EPOLL_CTL_DEL, pidfd, nil) // gone already if it has told
 }
 
-// close stops the goroutine. Nobody adds any more.
+// close stops the goroutine. From then on nothing is watched, and remove does nothing.
 func (w *watcher) close() {
 	w.mu.Lock()
 	started := w.ended != nil
+	w.closed = true
 	w.mu.Unlock()
 	if !started {
 		return
@@ -111,6 +118,12 @@ func (w *watcher) close() {
 	one := [8]byte{1}
 	_, _ = unix.Write(w.stopFd, one[:])
 	w.running.Wait()
+	w.release()
+}
+
+func (w *watcher) release() {
 	_ = unix.Close(w.epfd)
-	_ = unix.Close(w.stopFd)
+	if w.stopFd >= 0 {
+		_ = unix.Close(w.stopFd)
+	}
 }

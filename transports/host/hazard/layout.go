@@ -29,12 +29,17 @@ const (
 // header begins a page. It is written before the page is handed over. Two words change afterwards: the owner's epoch,
 // and left.
 type header struct {
+	layout
+	epoch atomic.Uint64 // the newest that the peer may use; see Table.Revoke
+	left  atomic.Uint64 // 0 or one of the values below
+}
+
+// layout says what is in a page.
+type layout struct {
 	magic   uint64
 	version uint32
 	slots   uint32
 	regions uint64
-	epoch   atomic.Uint64 // the newest that the peer may use; see Table.Revoke
-	left    atomic.Uint64 // 0 or one of the values below
 }
 
 // Values of header.left.
@@ -119,8 +124,7 @@ func create(regions uint32) (fd int, s shared, err error) {
 		return -1, s, fmt.Errorf("a page of %d bytes: %w", size, err)
 	}
 	s.regions = regions
-	h := s.header()
-	h.magic, h.version, h.slots, h.regions = magic, version, Slots, uint64(regions)
+	s.header().layout = layout{magic, version, Slots, uint64(regions)}
 	return fd, s, nil
 }
 
@@ -142,13 +146,12 @@ func open(fd int) (s shared, err error) {
 	if s, err = mapped(fd, uintptr(st.Size)); err != nil {
 		return s, err
 	}
-	h := s.header()
+	h := *(*layout)(mem.Pointer(s.addr)) // read once: its owner may go on to write it
 	if h.magic != magic || h.version != version || h.slots != Slots || h.regions > RegionsMax ||
 		sizeOf(uint32(h.regions)) != s.size {
-		seen := fmt.Errorf("the header of the page says version %d with %d slots, expected version %d with %d",
-			h.version, h.slots, version, Slots)
 		s.unmap()
-		return s, seen
+		return s, fmt.Errorf("the header of the page says version %d with %d slots, expected version %d with %d",
+			h.version, h.slots, version, Slots)
 	}
 	s.regions = uint32(h.regions)
 	return s, nil

@@ -107,15 +107,23 @@ func (v *View) Quit() {
 	runtime.KeepAlive(v)
 }
 
+// Empty reports whether no copier of this process is inside of any region. Only then Quit may be called.
+func (v *View) Empty() bool {
+	empty := true
+	for i := range uint32(Slots) {
+		empty = empty && v.slot(i).Load() == 0
+	}
+	runtime.KeepAlive(v)
+	return empty
+}
+
 // Inside reports whether a copier of this process touches a region now. A caller that wants to unmap the region's
 // mapping here first makes sure that nobody enters any more and then waits for this.
 func (v *View) Inside(r Region) bool {
-	name := r.name()
+	name, inside := r.name(), false
 	for i := range uint32(Slots) {
-		if v.slot(i).Load() == name {
-			return true
-		}
+		inside = inside || v.slot(i).Load() == name
 	}
 	runtime.KeepAlive(v)
-	return false
+	return inside
 }

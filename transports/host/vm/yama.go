@@ -55,8 +55,8 @@ func (s Scope) String() string {
 const AnyTracer = -1
 
 // AllowTracer names the one process that may touch our memory under scope 1, besides our ancestors; AnyTracer names
-// all, 0 takes the permission back. It holds for the whole process until the next call, by any of its engines,
-// that. The error wraps EINVAL where there is no Yama, or no such process.
+// all, 0 takes the permission back. It holds for the whole process until the next call, by any of its engines. The
+// error wraps EINVAL where there is no Yama, or no such process.
 func AllowTracer(pid int) error {
 	who := uintptr(pid)
 	if pid == AnyTracer {
