@@ -173,7 +173,9 @@ func (l *OneRail) run() {
 			cause := l.of.Greet()
 			l.met = cause == nil
 			greeted()
-			if due = 0; cause != nil {
+			if due = 0; cause == nil {
+				pause = greetMin
+			} else {
 				due, pause = pause, min(2*pause, greetMax)
 				l.fail(cause)
 			}

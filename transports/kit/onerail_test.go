@@ -104,3 +104,25 @@ func TestTheEndOfASilentPeerIsReported(t *testing.T) {
 			"abandon LOST false", "end"}, c.events)
 	})
 }
+
+// Pauses grow while a peer is silent. After it has answered they begin anew: the silence of before says nothing about the
+// next one.
+func TestPausesBeginAnewAfterAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := errs.New(errs.Timeout, "test", "no answer").WithScope(errs.ScopeLink, errs.SideUnknown)
+		c := &course{greets: []*errs.Error{silent, silent, silent, silent, nil, silent, nil},
+			ticks: []*errs.Error{silent, nil}}
+		var running sync.WaitGroup
+		l := &OneRail{Every: time.Second}
+		begin := time.Now()
+		l.Start("test", c, &running, transport.Peer{}, c)
+		time.Sleep((1 + 2 + 4 + 8) * greetMin)
+		synctest.Wait()
+		require.EqualValues(t, 1, l.Live.Load(), "%v after the first greeting", time.Since(begin))
+		time.Sleep(l.Every + greetMin)
+		synctest.Wait()
+		require.EqualValues(t, 2, l.Live.Load(), "%v after the first greeting", time.Since(begin))
+		l.Leave()
+		running.Wait()
+	})
+}
