@@ -6,7 +6,8 @@
 //	Links        Slots for links; it counts the calls that name one that has ended
 //	ClassQueue   slices that wait, a list for each class, and List for other queues of slab entries
 //	Reader       takes fields out of a message; AppendText and encoding/binary write one
-//	Executor     carries accepted slices out: on a worker, or on waiters that poll
+//	Executor     carries accepted slices out: on a worker, or on waiters that poll (executor.go). Those of a device are
+//	             posted, and asked about (posting.go), short ones several at a time (burst.go)
 //	OneRail      the life of a link with one rail: its greeting, its generations, its end
 //	Door         which peers may still touch a region
 //	Lifecycle    open, closed, ended; calls that must not begin after Close begin under it

@@ -1,6 +1,18 @@
 // Package shm is the transport of one host: it copies between memories of two processes, or of one. It needs no socket,
 // and the owner of the remote memory does not even wake up.
 //
+// # Where to read
+//
+//	transport settings       the transport, its settings, and its end; survey and describe are for people
+//	regions memory           our memory: registered, and allocated
+//	link imports wire        a peer that we attached to, and the ways to its regions
+//	inline                   a little on the caller's thread
+//	submit queue crew        slices that wait, and those that copy them
+//	carry                    a bite of them, through a mapping or by the kernel; package copying is the plain copy
+//	tracer                   the one process that Yama lets in
+//
+// Peers that attached to us are those of package access, their pages those of package hazard.
+//
 // # Two kinds of memory
 //
 //	allocated by tent     a memfd (or a file under cxl_mount_path), which peers map once; a transfer is a copy
@@ -85,6 +97,12 @@
 // a millisecond old, and by each link every five seconds, for mapped memory, which is nobody's then. A transport that
 // closes says goodbye to the peers that attached to it. An initiator that leaves says so by a message and in the page:
 // the message may be lost.
+//
+// # Locks
+//
+// queue.mu guards the slices, link.mu the imports, memory.mu the allocations; the core is called under none of them. Under
+// link.mu files of the peer are opened and mapped, and the end of a region waits for its copiers, two seconds at most.
+// Under memory.mu the hazard table is asked. Copiers take queue.mu alone, for some hundred nanoseconds.
 //
 // # Goroutines
 //

@@ -34,6 +34,24 @@
 //
 // The wire format stands at the top of wire.go, the calls over the control plane in control.go.
 //
+// # Where to read
+//
+//	transport settings close                  the transport, its settings, and its end
+//	link link_state rail pairs                a peer that we attached to, its rails, and which of them there are
+//	control calls resolve                     calls over the control plane: to be let in, and about WRITEs in doubt
+//	dial redial knock widen                   connections of a rail: one try, the pace of tries, strange endpoints, more
+//	watch place heard probe                   what the kernel says of our ends and of a connection; whether a rail works
+//	conn conns state buffers                  a connection, the way from an event to it, the life of a lane, its buffers
+//	wire writer receiver sys_linux            frames, bytes that leave, bytes that come, and the system calls for them
+//	chunk chunks checksum lost                protected lanes, checked slices, and memory that is gone
+//	submit outbox initiator                   our slices, from acceptance to the end
+//	worker turns attend park                  who serves a lane: workers by class, and waiters that look or sleep there
+//	listen strangers greeting admission       connections that come, until they have proved themselves
+//	attachments responder serve_reads         peers that attached to us, their WRITEs, and their READs
+//	regions revoke lease                      our memory, its fence, and a sleep of our own
+//	notify goodbye                            messages, and the orderly end
+//	survey describe                           for people
+//
 // # How a slice ends, and why nothing lands later
 //
 //   - Not sent: dropped from the queue.
@@ -44,6 +62,8 @@
 //     begun are copied.
 //   - Its memory is gone, at either end: AddressNotRegistered for this slice; frame and lane go on (lost.go).
 //   - Checked, and different where it lands: refused as Corrupted, like a slice that is not allowed (checksum.go).
+//   - An acknowledgement or a refusal before all bytes have left, and a verdict that nobody asked for, end no slice: a
+//     peer could have memory of after the end sent, or written. The former breaks the lane (outbox.go).
 //   - A broken lane: no reset and no shutdown is a fence, since Linux still hands out bytes that a socket has received.
 //     FENCE names the lane over another one, a new one, or the control plane; its reader never copies again, and the
 //     answer says how far it had come: delivered but reported lost is complete.
@@ -64,10 +84,20 @@
 // They are taken in this order; link.mu and attachments.mu come before a lane's copyMu and mu, and after its readMu. No
 // lock is held while the Sink is called but readMu, which nothing that the core calls waits for. The state of rails
 // belongs to their link's goroutine (link.go). A worker that finds readMu taken notes that it was there and leaves; the
-// holder arms epoll again when it lets go.
+// holder arms epoll again when it lets go. All other locks are leaves, and short, but for those of watch and places:
+// under these the kernel is asked about interfaces.
 //
 // A panic ends the turn in which it came, and the locks of that turn are let go. It breaks the lane, makes a dial or a
 // call fail, or breaks all lanes of a link, and is the cause that the core hears.
+//
+// # Goroutines
+//
+//	workers          Transport.workers: they serve lanes and listeners until stopFd tells them to end
+//	a link's run     while there is something to do for it; Transport.running counts the links until they are over
+//	single calls     Transport.tasks: a dial, a call to a peer, the close of a peer's lane (spawn)
+//	news             of interfaces: until its socket is closed (watch.go)
+//	timers           of a link, of lanes at rest, of a stranger, of a listener that rests; each looks whether its owner
+//	                 has ended, and does no more then
 //
 // # Shutdown
 //

@@ -46,8 +46,8 @@ func (d *debtor) rest() (stream []byte) {
 	}
 }
 
-// TestAResponderCannotEndAWriteThatIsBeingSent: a user may use the memory of a slice again when it has ended. What comes
-// to be there is not for the peer.
+// TestAResponderCannotEndAWriteThatIsBeingSent: a user may use the memory of a slice again when it has ended. What
+// comes to be there is not for the peer.
 func TestAResponderCannotEndAWriteThatIsBeingSent(t *testing.T) {
 	const size = 1 << 20
 	for name, frame := range map[string][]byte{
@@ -68,7 +68,8 @@ func TestAResponderCannotEndAWriteThatIsBeingSent(t *testing.T) {
 	}
 }
 
-// TestAWithdrawnWriteIsQuietBeforeItsVerdict: the answer to a withdrawal may come before the rest of the frame has left.
+// TestAWithdrawnWriteIsQuietBeforeItsVerdict: the answer to a withdrawal may come before the rest of the frame has
+// left.
 func TestAWithdrawnWriteIsQuietBeforeItsVerdict(t *testing.T) {
 	const size = 1 << 20
 	d := newOwer(t, transport.Write, size)

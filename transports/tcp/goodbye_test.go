@@ -145,8 +145,8 @@ func TestADetachedLinkIsForgottenAtOnce(t *testing.T) {
 	})
 }
 
-// TestALaneMayEndWhileItsGoodbyeIsWritten: the socket is full, its peer ends, and a worker closes the lane. For the race
-// detector.
+// TestALaneMayEndWhileItsGoodbyeIsWritten: the socket is full, its peer ends, and a worker closes the lane. For the
+// race detector.
 func TestALaneMayEndWhileItsGoodbyeIsWritten(t *testing.T) {
 	tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
 	l := strangerLane(t, tr)

@@ -161,9 +161,9 @@ func (l *initiatorLane) acked(w *worker, seq uint64) *errs.Error {
 	return nil
 }
 
-// hasLeft reports that no byte of a WRITE that was gathered will be read any more: all are in the socket, or in a chunk.
-// An honest peer says nothing about one before. Where the answer is not clear at once, it lets mu go, which the caller
-// holds, and waits for the system call under way.
+// hasLeft reports that no byte of a WRITE that was gathered will be read any more: all are in the socket, or in a
+// chunk. An honest peer says nothing about one before. Where the answer is not clear at once, it lets mu go, which the
+// caller holds, and waits for the system call under way.
 func (l *initiatorLane) hasLeft(seq uint64) bool {
 	if seq < l.out.leaving {
 		return true

@@ -11,6 +11,18 @@
 // The end of a process is heard from its pidfd, at once, and an exec within five seconds (vm.Space). Messages about
 // leaving may be lost: the page says it, too.
 //
+// # Where to read
+//
+//	point               an engine's end, and its close
+//	link greet          our way into a peer: the life of a link, and the greeting
+//	serve grants        peers that greet us, and what they hold of ours
+//	watch wire          ends of processes, and messages
+//
+// # Locks
+//
+// grants.mu guards the grants; a page is made and announced under it, so that a Revoke meets each page or comes before it.
+// The locks of the hazard table and of the watcher are taken under it. Traffic and Config.Ended are called under none.
+//
 // # Strangers
 //
 // A greeting names a process and a file of it, the engine's manifest; the answer does the same. Each side looks itself.
@@ -19,5 +31,6 @@
 //
 // # Goroutines
 //
-// One a Link; with the first foreign peer, one that sleeps on all pidfds. Wait ends the first, Close the second.
+// One a Link; with the first foreign peer, one that sleeps on all pidfds. Wait awaits the former, Close ends the latter,
+// and awaits the calls of peers that are being answered.
 package access

@@ -16,6 +16,8 @@
 // generation changes when the index is given to another region, the turn with each revocation. Behind it stands the
 // floor, the epoch of the region's last fence: a slice of an older task is refused.
 //
+// layout.go has the words of a page, table.go and page.go the owner's side, view.go the copier's.
+//
 // # The protocol
 //
 //	copier (View)                                  owner (Table)
