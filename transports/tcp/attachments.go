@@ -197,6 +197,7 @@ func (as *attachments) expect(l *responderLane, id attachmentID, number uint64) 
 		as.removeLocked(dropped, a)
 		dropped.markEnd(eventLate, dropped.refuse(transport.RefusedLimit, "other lanes of the peer need the room"))
 	}
+	as.t.beginPulse() // frames that it has a lease on may follow its proof
 	l.id = number
 	a.expected = append(a.expected, l)
 	a.guest.lanes++

@@ -44,6 +44,7 @@ func (t *Transport) shutDown() error {
 
 func (t *Transport) closeSockets() {
 	t.sweeper.Stop()
+	t.pulse.timer.Stop()
 	for _, l := range t.listeners {
 		l.close()
 	}

@@ -68,8 +68,8 @@
 //     FENCE names the lane over another one, a new one, or the control plane; its reader never copies again, and the
 //     answer says how far it had come: delivered but reported lost is complete.
 //   - A peer that has ended (data port and control plane refuse, or another incarnation answers) writes no more.
-//   - A responder that slept for longer than its lease looks how long the bytes in its sockets have waited
-//     (SO_TIMESTAMPNS) and asks their sender before it writes them (lease.go).
+//   - A responder that slept for longer than its lease asks the sender of the bytes in its sockets before it writes them.
+//     It knows by a timer that it slept, and by the kernel how long they have waited (lease.go).
 //   - Revoke, the owner's fence (revoke.go), needs no peer: slices come in the epoch of their task, and the region
 //     refuses older ones than its last fence.
 //
@@ -96,8 +96,8 @@
 //	a link's run     while there is something to do for it; Transport.running counts the links until they are over
 //	single calls     Transport.tasks: a dial, a call to a peer, the close of a peer's lane (spawn)
 //	news             of interfaces: until its socket is closed (watch.go)
-//	timers           of a link, of lanes at rest, of a stranger, of a listener that rests; each looks whether its owner
-//	                 has ended, and does no more then
+//	timers           of a link, of lanes at rest, of a stranger, of a listener that rests, and the pulse; each looks
+//	                 whether its owner has ended, and does no more then
 //
 // # Shutdown
 //

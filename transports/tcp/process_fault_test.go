@@ -65,15 +65,21 @@ func TestStoppedPeerWritesNothingThatWasWithdrawn(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		lease time.Duration
+		bytes int  // of a slice
 		asks  bool // slept for longer than its lease, so it asks before it reads
-	}{{"shorter than the lease", time.Minute, false}, {"longer than the lease", 50 * time.Millisecond, true}} {
+	}{
+		{"shorter than the lease", time.Minute, 256 << 10, false},
+		{"longer than the lease", 50 * time.Millisecond, 256 << 10, true},
+		// the kernel joins the questions that follow to these packets, which then look as new as the last question
+		{"longer than the lease, short slices", 400 * time.Millisecond, 512, true},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newCouple(t, Settings{Lease: c.lease, UserTimeout: time.Minute}, 4<<20)
 			before := p.child.sum(t, 0, len(p.memory))
 			require.NoError(t, p.child.Stop())
 			var list []*transport.Slice
 			for i := range 4 {
-				list = append(list, p.slice(transport.Write, 0, i<<20, 256<<10))
+				list = append(list, p.slice(transport.Write, 0, i<<20, c.bytes))
 			}
 			require.Equal(t, 4, p.tr.Submit(list))
 			p.tr.Withdraw(list)

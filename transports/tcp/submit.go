@@ -205,8 +205,8 @@ func (l *initiatorLane) withdraw(w *worker, s *transport.Slice, seq uint64) bool
 	return l.asks(s, seq)
 }
 
-// asks notes that the peer is asked about a WRITE, of which the source is quiet. It reports false for one that has ended
-// meanwhile.
+// asks notes that the peer is asked about a WRITE, of which the source is quiet. It reports false for one that has
+// ended meanwhile.
 func (l *initiatorLane) asks(s *transport.Slice, seq uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

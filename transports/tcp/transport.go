@@ -107,6 +107,7 @@ type Transport struct {
 	places      *places
 	watch       watch // of our own ends
 	strangers   strangers
+	pulse       pulse
 	epoch       atomic.Uint64 // the newest of a fence, see revoke.go
 	life        kit.Lifecycle
 	quiet       atomic.Bool // Close has come so far that nobody reads lanes of peers
@@ -118,6 +119,7 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 	t.quit, t.cancel = context.WithCancel(context.Background())
 	t.spinTime = max(s.Spin, s.BusyPoll)
 	t.sweeper = time.AfterFunc(time.Hour, t.sweep)
+	t.pulse.timer = time.AfterFunc(time.Hour, t.beat)
 	if s.BusyPoll > 0 {
 		t.spinners = min(t.spinners, int32(s.Workers)-1) // the others' lanes wait for no spinner
 	}
