@@ -105,8 +105,8 @@ func TestTheEndOfASilentPeerIsReported(t *testing.T) {
 	})
 }
 
-// Pauses grow while a peer is silent. After it has answered they begin anew: the silence of before says nothing about the
-// next one.
+// Pauses grow while a peer is silent. After it has answered they begin anew: the silence of before says nothing about
+// the next one.
 func TestPausesBeginAnewAfterAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent := errs.New(errs.Timeout, "test", "no answer").WithScope(errs.ScopeLink, errs.SideUnknown)

@@ -100,9 +100,9 @@
 //
 // # Locks
 //
-// queue.mu guards the slices, link.mu the imports, memory.mu the allocations; the core is called under none of them. Under
-// link.mu files of the peer are opened and mapped, and the end of a region waits for its copiers, two seconds at most.
-// Under memory.mu the hazard table is asked. Copiers take queue.mu alone, for some hundred nanoseconds.
+// queue.mu guards the slices, link.mu the imports, memory.mu the allocations; the core is called under none of them.
+// Under link.mu files of the peer are opened and mapped, and the end of a region waits for its copiers, two seconds at
+// most. Under memory.mu the hazard table is asked. Copiers take queue.mu alone, for some hundred nanoseconds.
 //
 // # Goroutines
 //

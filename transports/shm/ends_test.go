@@ -32,8 +32,8 @@ func soon(t *testing.T, call func(), what string) {
 	}
 }
 
-// A file of the peer is mapped twice, for reading and for writing. The end of the one does not wait for a moment without
-// copies by the other.
+// A file of the peer is mapped twice, for reading and for writing. The end of the one does not wait for a moment
+// without copies by the other.
 func TestAMappingGoesWhileAnotherOfItsFileIsInUse(t *testing.T) {
 	a, number, _ := newAlone(t, Settings{reach: reachMapped})
 	r, err := a.tr.Allocate(transport.Allocation{Size: 2 * 4096, Location: "cpu:0"})

@@ -166,8 +166,8 @@ func (m *memory) createFile(a *allocation, folder string) (err error) {
 	return fmt.Errorf("transports/shm/cxl_mount_path: every name in %s is taken", folder)
 }
 
-// uninterrupted makes a call again that a signal has interrupted. Profilers and timers of the program send some, and file
-// systems answer EINTR then, also where little is to be done.
+// uninterrupted makes a call again that a signal has interrupted. Profilers and timers of the program send some, and
+// file systems answer EINTR then.
 func uninterrupted(call func() error) (err error) {
 	for err = unix.EINTR; err == unix.EINTR; {
 		err = call()

@@ -20,8 +20,9 @@
 //
 // # Locks
 //
-// grants.mu guards the grants; a page is made and announced under it, so that a Revoke meets each page or comes before it.
-// The locks of the hazard table and of the watcher are taken under it. Traffic and Config.Ended are called under none.
+// grants.mu guards the grants; a page is made and entered under it, so that a Revoke meets each page or comes before
+// it. The locks of the hazard table and of the watcher are taken under it. Traffic and Config.Ended are called under
+// none.
 //
 // # Strangers
 //
@@ -31,6 +32,6 @@
 //
 // # Goroutines
 //
-// One a Link; with the first foreign peer, one that sleeps on all pidfds. Wait awaits the former, Close ends the latter,
-// and awaits the calls of peers that are being answered.
+// One a Link; with the first foreign peer, one that sleeps on all pidfds. Wait awaits the former, Close ends the
+// latter, and awaits the calls of peers that are being answered.
 package access

@@ -34,8 +34,8 @@ func TestALateEventIsOfItsOwnProcessAlone(t *testing.T) {
 	w.remove(pidfd)
 }
 
-// A peer's call that came before the end of the transport may end after it. The number of the epoll is another file's by
-// then.
+// A peer's call that came before the end of the transport may end after it. The number of the epoll is another file's
+// by then.
 func TestNothingIsWatchedAfterTheEnd(t *testing.T) {
 	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
 	require.NoError(t, err)

@@ -25,8 +25,8 @@
 //	Yama, scope 2 and 3    CAP_SYS_PTRACE, or nobody
 //
 // Yama restricts calls that "attach": moving bytes, and pidfd_getfd. It does not restrict calls that "read": opening
-// /proc/PID/fd/N, by which Process.Reopen gets a file of the same user under every scope. So memory that tent allocated can
-// be mapped where memory that the user owns cannot be reached.
+// /proc/PID/fd/N, by which Process.Reopen gets a file of the same user under every scope. So memory that tent allocated
+// can be mapped where memory that the user owns cannot be reached.
 //
 // # Numbers
 //
