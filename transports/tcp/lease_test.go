@@ -199,3 +199,16 @@ func TestALateBeatIsASleep(t *testing.T) {
 	require.True(t, slept(begin), "it has come before the first look")
 	require.False(t, slept(clock.Now()), "that was the first look")
 }
+
+// The rest of a chunk comes after the sleep, and looks new. The bytes before it do not.
+func TestASleeperWithHalfAChunkAsks(t *testing.T) {
+	p := newPackets(t, 1<<16, shields[0])
+	frame, _ := p.frame(1, 40_000)
+	require.True(t, p.send(chunkOf(p.out, frame)[:20_000], 10_000))
+	require.True(t, p.rx.holdsChunk())
+	p.readMu.Lock()
+	defer p.readMu.Unlock()
+	p.rx.last = clock.Now().Add(-time.Minute)
+	require.True(t, p.overLease())
+	require.Equal(t, statePaused, p.life.state())
+}

@@ -158,3 +158,20 @@ func TestAlternatesAreDialledWhileARailOfTheirEndsIsDown(t *testing.T) {
 	l.rails.Store(&over)
 	require.Zero(t, l.wantedFrom(over[len(over)-1]), "an end that no rail has")
 }
+
+// A rail that is up shows that the peer lives, whatever another one's dial and the control plane say.
+func TestAPeerWithARailIsNotGone(t *testing.T) {
+	for _, up := range []bool{true, false} {
+		tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
+		l := tr.newLink(visitor)
+		rails := []*rail{{link: l}, {link: l, lastErr: unix.ECONNREFUSED}}
+		if up {
+			rails[0].set = &laneSet{rail: rails[0]}
+		}
+		l.rails.Store(&rails)
+		l.known, l.callErr = true, unix.ECONNREFUSED
+		l.checkGone(clock.Now())
+		require.Equal(t, !up, l.state == linkDead)
+		rails[0].set = nil
+	}
+}
