@@ -43,7 +43,7 @@ func (l *link) Tick() {}
 
 // Abandon implements kit.Traffic.
 func (l *link) Abandon(cause *errs.Error) {
-	l.t.Drop(cause, func(_ *transport.Slice, of *link) bool { return of == l })
+	l.t.Drop(cause, func(s *transport.Slice, of *link) bool { return of == l && l.Over(s) })
 }
 
 // End implements kit.Traffic.

@@ -23,7 +23,7 @@ type Traffic interface {
 	Greet() *errs.Error
 	// Rail describes the rail that comes up; its Rail is filled in by the caller.
 	Rail() transport.RailInfo
-	// Abandon completes all slices that wait. None is accepted: Live is 0.
+	// Abandon completes the slices that wait and are Over. Another generation may be up already.
 	Abandon(cause *errs.Error)
 	// Tick is called every few seconds while the rail is up, and after a Kick. An error means that the peer is out of
 	// reach: the rail goes down by it, and the peer is greeted again.
@@ -77,6 +77,9 @@ func (l *OneRail) Start(name string, sink transport.Sink, running *sync.WaitGrou
 func (l *OneRail) Up(r transport.Rail) bool {
 	return l != nil && r.Index == 0 && r.Generation != 0 && r.Generation == l.Live.Load()
 }
+
+// Over reports whether the generation of a slice has ended. None of its slices is accepted any more.
+func (l *OneRail) Over(s *transport.Slice) bool { return s.Rail.Generation != l.Live.Load() }
 
 // In names the rail in a generation.
 func (l *OneRail) In(generation uint32) transport.Rail {

@@ -62,3 +62,21 @@ func TestAFaultIsOnTheSideOfItsMemory(t *testing.T) {
 	require.NoError(t, a.tr.Deregister(t.Context(), key))
 	require.Equal(t, errs.SideUnknown, a.tr.sideOf(&copying.Fault{Addr: begin}, s), "the region has ended meanwhile")
 }
+
+// A fence may come between the look at the rail and the slot. The owner of the fence waits for slots alone.
+func TestNothingIsCopiedInlineOfAGenerationThatHasEnded(t *testing.T) {
+	a, number, rail := newAlone(t, Settings{reach: reachMapped})
+	far, key, remote := a.mapped(t, number)
+	own := a.tr.regions.Lookup(key)
+	l := a.tr.links.Lookup(number)
+	for _, generation := range []uint32{rail.Generation, rail.Generation + 1, 0} {
+		s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: remote, Local: own.addr,
+			Remote: 2048, Length: 1024}
+		s.Rail.Generation = generation
+		mem.Bytes(far.Addr, 4096)[0]++
+		copied := a.tr.inlineRegion(l, []*transport.Slice{s}, 0)
+		up := generation == rail.Generation
+		require.Equal(t, up, copied == 1)
+		require.Equal(t, up, mem.Bytes(far.Addr, 4096)[0] == mem.Bytes(far.Addr, 4096)[2048])
+	}
+}

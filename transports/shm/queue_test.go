@@ -173,3 +173,24 @@ func TestAFullQueueTakesNoMoreAndOwesReady(t *testing.T) {
 	require.Equal(t, []transport.Rail{l.In(5)}, out.ready, "once")
 	require.Equal(t, entriesMax, q.free.Len())
 }
+
+// The next generation may be up before the slices of a fenced one have been looked for. Its slices have not ended.
+func TestAFenceEndsNoSliceOfTheNextGeneration(t *testing.T) {
+	q, l := line()
+	var slices []*transport.Slice
+	for generation := range uint32(4) {
+		s := q.enter(t, l, 0, 100, nil)
+		s.Rail.Generation = generation
+		slices = append(slices, s)
+	}
+	l.Live.Store(2)
+	var out ends
+	require.False(t, q.abandonLinkLocked(l, errWithdrawn, &out))
+	require.Equal(t, 3, out.n)
+	for _, c := range out.list[:out.n] {
+		require.NotSame(t, slices[2], c.Slice)
+	}
+	l.Live.Store(0)
+	require.False(t, q.abandonLinkLocked(l, errWithdrawn, &out))
+	require.Same(t, slices[2], out.list[3].Slice)
+}

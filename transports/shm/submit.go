@@ -79,7 +79,7 @@ func (t *Transport) Fence(rail transport.Rail) {
 	}
 }
 
-// abandon completes everything of a link that waits. Nothing new is accepted there: its rail is down.
+// abandon completes what waits of a link's generations that have ended.
 func (t *Transport) abandon(l *link, cause *errs.Error) {
 	q := &t.queue
 	c := t.borrow()
@@ -93,13 +93,13 @@ func (t *Transport) abandon(l *link, cause *errs.Error) {
 	}
 }
 
-// abandonLinkLocked ends the waiting entries of a link; true when out was full first.
+// abandonLinkLocked ends the waiting entries of a link that are over; true when out was full first.
 func (q *queue) abandonLinkLocked(l *link, cause *errs.Error, out *ends) (more bool) {
 	for class := range kit.Classes {
 		list := q.classes.List(class)
 		for e := list.First(); e != nil; {
 			next := list.Next(&e.place)
-			if e.link == l {
+			if e.link == l && l.Over(e.slice) {
 				if out.full() {
 					return true
 				}
