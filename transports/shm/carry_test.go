@@ -3,6 +3,7 @@ package shm
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -78,5 +79,30 @@ func TestNothingIsCopiedInlineOfAGenerationThatHasEnded(t *testing.T) {
 		up := generation == rail.Generation
 		require.Equal(t, up, copied == 1)
 		require.Equal(t, up, mem.Bytes(far.Addr, 4096)[0] == mem.Bytes(far.Addr, 4096)[2048])
+		require.Equal(t, up, a.tr.Inline([]*transport.Slice{s}))
+		s.Rail = rail
+		s.Rail.Index++
+		require.False(t, a.tr.Inline([]*transport.Slice{s}), "there is one rail")
 	}
+}
+
+func TestInlineLetsMoreUrgentSlicesGoFirst(t *testing.T) {
+	a, number, rail := newAlone(t, Settings{})
+	a.tr.settings.InlineBytes = 512
+	_, key, remote := a.mapped(t, number)
+	own := a.tr.regions.Lookup(key)
+	slice := func(class uint8, bytes uint64) *transport.Slice {
+		return &transport.Slice{Op: transport.Write, Class: class, Rail: rail, LocalKey: key, RemoteKey: remote,
+			Local: own.addr, Remote: 2048, Length: bytes}
+	}
+	inline := func(class uint8) bool { return a.tr.Inline([]*transport.Slice{slice(class, 64)}) }
+	l := a.tr.links.Lookup(number)
+	a.tr.Poll(0, transport.AllClasses) // nobody copies before Arm
+	require.Equal(t, 1, a.tr.Submit([]*transport.Slice{slice(1, 1024)}))
+	require.True(t, inline(0), "it is more urgent itself")
+	require.True(t, inline(1), "it has the right of the one that waits")
+	require.False(t, inline(2))
+	a.tr.Arm()
+	require.Eventually(t, func() bool { return l.owing.Load() == 0 }, within, time.Millisecond)
+	require.True(t, inline(2))
 }

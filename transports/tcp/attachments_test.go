@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
@@ -106,4 +107,40 @@ func TestClosedLanesLeaveTheirVerdicts(t *testing.T) {
 	defer as.mu.Unlock()
 	require.LessOrEqual(t, len(a.ended), endedLanesMax)
 	require.LessOrEqual(t, len(a.old), endedLanesMax)
+}
+
+// Many peers have no more lanes together than their share of the descriptors. One that closes makes room.
+func TestLanesOfAllPeersHaveABound(t *testing.T) {
+	const most = 12
+	e := newTestEndpoint(t, Settings{})
+	tr := e.tr.(*Transport)
+	tr.attachments.lanesMax = most
+	var lanes []pairLane
+	open := func() *errs.Error {
+		l := strangerLane(t, tr)
+		lanes = append(lanes, l)
+		peer := transport.Peer{Address: "many", ID: transport.NumberedID(uint64(100 + len(lanes)))}
+		a, refused := tr.attachments.issue(peer, version, shield{})
+		require.Nil(t, refused)
+		_, dropped, refused := tr.attachments.expect(l.responderLane, a.id, 1)
+		require.Nil(t, dropped)
+		if refused == nil {
+			l.mayBuffer(nil, nil)
+			require.Nil(t, tr.attachments.admit(l.responderLane, a))
+		}
+		return refused
+	}
+	for range most {
+		require.Nil(t, open())
+	}
+	require.NotNil(t, open())
+	require.EqualValues(t, 1, e.refused(transport.RefusedLimit))
+	lanes[3].closeLane()
+	require.Nil(t, open())
+	require.NotNil(t, open())
+	for _, l := range lanes {
+		l.closeLane()
+		require.NoError(t, unix.Close(l.other))
+	}
+	require.Zero(t, tr.attachments.lanes)
 }

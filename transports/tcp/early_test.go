@@ -113,3 +113,16 @@ func TestAnotherLaneCannotEndAReadThatComesIn(t *testing.T) {
 	require.Nil(t, d.w.ended[0].Err)
 	require.Equal(t, bytes.Repeat([]byte{7}, size), d.memory)
 }
+
+// TestAWaitingSliceIsWithdrawnAtOnce: nothing of it has left, so nobody is asked. The first one is the next to be sent.
+func TestAWaitingSliceIsWithdrawnAtOnce(t *testing.T) {
+	d := newDebtor(t)
+	for i, s := range d.slices[4:] {
+		require.EqualValues(t, 5+i, d.lane.out.next)
+		require.False(t, d.lane.withdraw(d.w, s, uint64(5+i)), "nothing to ask")
+		require.Len(t, d.w.ended, i+1)
+		require.Same(t, s, d.w.ended[i].Slice)
+		require.Equal(t, errs.Withdrawn, d.w.ended[i].Err.Code)
+	}
+	require.Equal(t, d.lane.out.tail, d.lane.out.next, "nothing waits any more")
+}
