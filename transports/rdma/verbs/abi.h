@@ -28,9 +28,12 @@ enum { TV_QP_STATE = 1 << 0, TV_QP_ACCESS_FLAGS = 1 << 3, TV_QP_PKEY_INDEX = 1 <
        TV_QP_RNR_RETRY = 1 << 11, TV_QP_RQ_PSN = 1 << 12, TV_QP_MAX_QP_RD_ATOMIC = 1 << 13,
        TV_QP_MIN_RNR_TIMER = 1 << 15, TV_QP_SQ_PSN = 1 << 16, TV_QP_MAX_DEST_RD_ATOMIC = 1 << 17,
        TV_QP_DEST_QPN = 1 << 20 };
-enum { TV_PORT_ACTIVE = 4, TV_LINK_ETHERNET = 2, TV_GID_IB = 0, TV_GID_ROCE_V1 = 1, TV_GID_ROCE_V2 = 2 };
+enum { TV_PORT_ACTIVE = 4, TV_LINK_INFINIBAND = 1, TV_LINK_ETHERNET = 2, TV_GID_IB = 0, TV_GID_ROCE_V1 = 1,
+       TV_GID_ROCE_V2 = 2 };
+enum { TV_PORT_NEEDS_GRH = 1, TV_TRANSPORT_IB = 0 };
 
-struct tv_device;
+struct tv_device; /* it begins as this */
+struct tv_device_head { void *ops[2]; uint32_t node, transport; };
 struct tv_context;
 struct tv_qp;
 struct tv_cq;
@@ -159,7 +162,8 @@ struct tv_async_event {
 	X(struct tv_qp *, ibv_create_qp, (struct tv_pd *, struct tv_qp_init_attr *)) \
 	X(int, ibv_destroy_qp, (struct tv_qp *)) \
 	X(int, ibv_modify_qp, (struct tv_qp *, struct tv_qp_attr *, int)) \
-	X(int, ibv_query_qp, (struct tv_qp *, struct tv_qp_attr *, int, struct tv_qp_init_attr *))
+	X(int, ibv_query_qp, (struct tv_qp *, struct tv_qp_attr *, int, struct tv_qp_init_attr *)) \
+	X(int, ibv_fork_init, (void))
 #define TV_OPTIONAL(X) \
 	X(struct tv_mr *, ibv_reg_mr_iova2, (struct tv_pd *, void *, size_t, uint64_t, unsigned int)) \
 	X(struct tv_mr *, ibv_reg_dmabuf_mr, (struct tv_pd *, uint64_t, size_t, uint64_t, int, int))

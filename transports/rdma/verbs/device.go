@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"bytes"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,7 @@ type Port struct {
 	MTU      int  // as the interface counts: 1 is 256 bytes, 5 is 4096
 	GIDs     int  // entries of the table, many of them empty
 	LID      uint16
+	Global   bool   // InfiniBand: packets need global headers, since the port shares its LID with others
 	Message  uint32 // the most bytes of one work request
 	Width    uint8
 	Speed    uint8
@@ -108,13 +110,23 @@ func (d *Device) Port(number int) (Port, error) {
 		return Port{}, err
 	}
 	return Port{a.state == C.TV_PORT_ACTIVE, a.link_layer == C.TV_LINK_ETHERNET, int(a.active_mtu), int(a.gid_tbl_len),
-		uint16(a.lid), uint32(a.max_msg_sz), uint8(a.active_width), uint8(a.active_speed)}, nil
+		uint16(a.lid), a.flags&C.TV_PORT_NEEDS_GRH != 0, uint32(a.max_msg_sz), uint8(a.active_width),
+		uint8(a.active_speed)}, nil
 }
 
-// GIDs returns the addresses of a port. The table of a port may have thousand entries, of which a few are used.
+// gidsMost bounds the addresses of a device, of all ports.
+const gidsMost = 1 << 14
+
+// GIDs returns the addresses of a port. Tables have hundreds of entries, of which a few are used most often. The kernel
+// refuses a list that is too short for all of them, and says no number.
 func (d *Device) GIDs(port int) ([]GID, error) {
-	table := make([]C.struct_tv_gid_entry, 256)
-	n := C.tv_gids(d.l, d.c, &table[0], C.int(len(table)))
+	var table []C.struct_tv_gid_entry
+	const short = -C.int(syscall.EINVAL)
+	n := short
+	for most := 256; n == short && most <= gidsMost; most *= 4 {
+		table = make([]C.struct_tv_gid_entry, most)
+		n = C.tv_gids(d.l, d.c, &table[0], C.int(most))
+	}
 	if n < 0 {
 		return nil, failure("addresses of "+d.Name, n)
 	}

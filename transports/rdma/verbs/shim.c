@@ -33,6 +33,8 @@ tv_library *tv_load(const char *path, char *why, size_t size) {
 #define X(result, name, arguments) l->name = (result(*) arguments)dlsym(handle, #name);
 	TV_OPTIONAL(X)
 #undef X
+	/* Before the first registration. Where the kernel copies pinned pages as a process forks (Linux 5.12), it is nothing. */
+	l->ibv_fork_init();
 	l->before = loaded;
 	loaded = l;
 	return l;
@@ -48,6 +50,10 @@ static int failed(int r) { /* functions return an errno, or -1 and set it */
 
 static void nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
+/* Queue pairs of other transports than InfiniBand and RoCE are not connected by modify_qp: those of iWARP are by rdma_cm. */
+static int joins(struct tv_device *d) { return ((struct tv_device_head *)d)->transport == TV_TRANSPORT_IB; }
+
+/* tv_devices writes the names of the devices that can be used, a line each, and returns the number of all. */
 int tv_devices(tv_library *l, char *names, size_t size) {
 	int n = 0;
 	size_t used = 0;
@@ -58,6 +64,8 @@ int tv_devices(tv_library *l, char *names, size_t size) {
 	names[0] = 0;
 	for (int i = 0; i < n; i++) {
 		const char *name = l->ibv_get_device_name(list[i]);
+		if (!joins(list[i]))
+			continue;
 		if (used + strlen(name) + 2 > size)
 			break;
 		used += (size_t)snprintf(names + used, size - used, "%s\n", name);
@@ -72,7 +80,7 @@ struct tv_context *tv_open(tv_library *l, const char *name) {
 	struct tv_context *c = NULL;
 	errno = ENODEV;
 	for (int i = 0; list && i < n; i++) {
-		if (strcmp(name, l->ibv_get_device_name(list[i])) == 0) {
+		if (joins(list[i]) && strcmp(name, l->ibv_get_device_name(list[i])) == 0) {
 			c = l->ibv_open_device(list[i]);
 			break;
 		}
@@ -93,7 +101,7 @@ int tv_port(tv_library *l, struct tv_context *c, int port, struct tv_port_attr *
 
 int tv_gids(tv_library *l, struct tv_context *c, struct tv_gid_entry *list, int most) {
 	ssize_t n = l->_ibv_query_gid_table(c, list, (size_t)most, 0, sizeof list[0]);
-	return n < 0 ? (int)n : (int)n;
+	return (int)n;
 }
 
 int tv_limits(tv_library *l, struct tv_context *c, struct tv_device_attr *a) {

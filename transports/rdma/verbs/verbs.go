@@ -127,8 +127,13 @@ func (l *Library) Devices() ([]string, error) {
 	case n == 0:
 		return nil, &Missing{NoDevices, "no RDMA device: the kernel knows RDMA, and /sys/class/infiniband is empty"}
 	}
-	names, _, _ := strings.Cut(string(buffer), "\x00")
-	return strings.Fields(names), nil
+	text, _, _ := strings.Cut(string(buffer), "\x00")
+	names := strings.Fields(text)
+	if len(names) == 0 {
+		return nil, &Missing{NoDevices, fmt.Sprintf("no RDMA device: none of %d is of InfiniBand or RoCE. Those of "+
+			"iWARP, EFA and usNIC connect queue pairs in other ways", n)}
+	}
+	return names, nil
 }
 
 // failure makes the error of a call that returned a negative errno.

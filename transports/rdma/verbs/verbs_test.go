@@ -79,6 +79,46 @@ func TestAMachineWithoutDevicesHasAReason(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ENODEV)
 }
 
+// TestDevicesOfOtherTransportsAreLeftOut: nobody connects queue pairs of iWARP by modify_qp.
+func TestDevicesOfOtherTransportsAreLeftOut(t *testing.T) {
+	f := fake.Open(t)
+	l, err := verbs.Load(f.Path)
+	require.NoError(t, err)
+	const iWARP, unspecified = 1, 4
+	f.Control(t, "transport fake0 %d", iWARP)
+	names, err := l.Devices()
+	require.NoError(t, err)
+	require.Equal(t, []string{"fake1"}, names)
+	_, err = l.Open("fake0")
+	require.ErrorIs(t, err, syscall.ENODEV)
+	f.Control(t, "transport fake1 %d", unspecified)
+	_, err = l.Devices()
+	require.Equal(t, verbs.NoDevices, missing(t, err).State)
+	require.ErrorContains(t, err, "none of 2 is of InfiniBand or RoCE")
+}
+
+// TestForksAreAnnouncedBeforeMemoryIsRegistered: an older kernel gives a process that forks other pages than the NIC's.
+func TestForksAreAnnouncedBeforeMemoryIsRegistered(t *testing.T) {
+	f, _, _ := twoSides(t)
+	require.Equal(t, 1, f.Control(t, "forks"))
+}
+
+// TestATableOfManyAddressesIsReadWhole: the kernel refuses a list that is too short for it.
+func TestATableOfManyAddressesIsReadWhole(t *testing.T) {
+	f := fake.Open(t)
+	l, err := verbs.Load(f.Path)
+	require.NoError(t, err)
+	d, err := l.Open("fake0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	for _, n := range []int{128, 129, 1000} { // of two ports each
+		f.Control(t, "gids %d", n)
+		list, err := d.GIDs(1)
+		require.NoError(t, err)
+		require.Len(t, list, n)
+	}
+}
+
 // TestTheAddressesOfTheLibraryAreNotNeededAtLoad runs this test's program with every symbol bound at once.
 func TestTheAddressesOfTheLibraryAreNotNeededAtLoad(t *testing.T) {
 	program := exec.Command(os.Args[0], "-test.run=^$")

@@ -19,11 +19,15 @@
 enum { DEVICES = 8, PAIRS = 1 << 12, MEMORIES = 1 << 15, EVENTS = 256, RING_MOST = 1 << 15, GIDS = 4, PORTS = 2, PKEYS = 4, RANGES = 8, INLINE = 512,
 	SEATS = 16 };
 
-struct tv_device { /* the library's is longer; tent never looks inside */
+struct tv_device { /* the library's is longer; tent looks at its beginning alone */
+	struct tv_device_head head;
 	char name[16];
 	int index;
 	bool dead, silent, down;
+	bool routed; /* of InfiniBand: packets to and from it need a global header, as those of a virtual function do */
 	unsigned walled; /* bits of the addresses that lead nowhere */
+	unsigned subnet; /* of InfiniBand */
+	int reads;       /* RDMA READs under way at once on a queue pair, at either end */
 	uint32_t host; /* last part of its address */
 	size_t refused; /* registrations of this size fail, 0: none */
 	unsigned pulls; /* how often it was taken out: contexts of before are gone */
@@ -108,12 +112,14 @@ struct knobs {
 	int hold;                 /* registrations of so many bytes or more wait, 0 for none */
 	int soft;                 /* the vendor and the completer of Soft-RoCE */
 	int prompt;               /* requests end while they are posted, and move nothing: for the cost of a request */
+	int infiniband;           /* the ports are of InfiniBand: one address each, and LIDs */
+	int message;              /* bytes of the longest message of a port */
 	bool reuse;               /* keys come back at once */
-	int devices, gids;        /* gids of the four addresses of a device are shown */
+	int devices, gids;        /* gids of the addresses of a device are shown; those beyond the fourth lead nowhere */
 };
 extern struct knobs knobs;
 extern struct counts { long objects, posts, requests, reads, writes, bytes, inlined, relaxed, channels, events, drains, overflows, pairs, arms,
-	registrations, registered, looks; } counts;
+	registrations, registered, looks, forks; } counts;
 
 void begin(void);        /* starts the wire, once */
 void sit_down(void);     /* takes a seat, before all else */
@@ -136,6 +142,7 @@ struct pair *pair_of(uint32_t number);
 struct memory *memory_of(uint32_t key);
 int poll_queue(struct tv_cq *, int, struct tv_completion *);
 void address(const struct tv_device *, int index, uint8_t gid[16]);
+uint16_t lid(const struct tv_device *);
 int arm_queue(struct tv_cq *, int);
 int post(struct tv_qp *, struct tv_send_wr *, struct tv_send_wr **);
 long loop(long posts, long requests);

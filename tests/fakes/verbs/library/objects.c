@@ -28,6 +28,17 @@ static void *none(int error) {
 	return NULL;
 }
 
+/* A kernel before 5.12 gives a process that forks other pages than those that NICs reach, at its next store. So the
+ * library has to hear of it before the first registration. */
+int ibv_fork_init(void) {
+	begin();
+	lock();
+	int late = counts.registrations > 0 && counts.forks == 0;
+	counts.forks++;
+	unlock();
+	return late ? EINVAL : 0;
+}
+
 struct tv_device **ibv_get_device_list(int *n) {
 	begin();
 	lock();
@@ -177,7 +188,7 @@ int ibv_query_device(struct tv_context *c, struct tv_device_attr *a) {
 	a->max_qp_wr = RING_MOST / 2;
 	a->max_sge = a->max_sge_rd = RANGES;
 	a->max_cqe = RING_MOST;
-	a->max_qp_rd_atom = a->max_qp_init_rd_atom = 16;
+	a->max_qp_rd_atom = a->max_qp_init_rd_atom = ((struct context *)c)->device->reads;
 	return dead(c) ? EIO : 0;
 }
 
@@ -188,18 +199,34 @@ int ibv_query_port(struct tv_context *public, uint8_t port, struct tv_port_attr 
 	a->state = c->device->down ? 1 : TV_PORT_ACTIVE;
 	a->max_mtu = a->active_mtu = 5;
 	a->gid_tbl_len = 16;
-	a->max_msg_sz = 1u << 30;
-	a->link_layer = TV_LINK_ETHERNET;
+	a->max_msg_sz = (uint32_t)knobs.message;
+	a->link_layer = knobs.infiniband ? TV_LINK_INFINIBAND : TV_LINK_ETHERNET;
+	a->lid = lid(c->device);
+	a->flags = c->device->routed ? TV_PORT_NEEDS_GRH : 0;
 	a->active_width = 2;
 	a->active_speed = 32;
 	return 0;
 }
 
+/* lid is 0 for RoCE. */
+uint16_t lid(const struct tv_device *d) { return knobs.infiniband ? (uint16_t)(d->host << 4 | (unsigned)(d->index + 1)) : 0; }
+
 /* address is link-local at index 0; 10.0.DEVICE.HOST and 172.16.DEVICE.HOST, as RoCE maps them, at 1 and 2; and the former
- * again at 3, by RoCE v1. */
+ * again at 3, by RoCE v1. Those behind are of IPv6. InfiniBand has the prefix of its subnet, and the number of the port. */
 void address(const struct tv_device *d, int index, uint8_t gid[16]) {
 	memset(gid, 0, 16);
-	if (index == 0) {
+	if (knobs.infiniband) {
+		gid[0] = 0xfe;
+		gid[1] = 0x80;
+		gid[7] = (uint8_t)d->subnet;
+		gid[14] = (uint8_t)d->host;
+		gid[15] = (uint8_t)(1 + d->index);
+	} else if (index >= GIDS) {
+		gid[0] = 0xfd;
+		gid[13] = (uint8_t)d->index;
+		gid[14] = (uint8_t)(index >> 8);
+		gid[15] = (uint8_t)index;
+	} else if (index == 0) {
 		gid[0] = 0xfe;
 		gid[1] = 0x80;
 		gid[15] = (uint8_t)(1 + d->index);
@@ -218,15 +245,16 @@ ssize_t _ibv_query_gid_table(struct tv_context *public, struct tv_gid_entry *lis
 	(void)flags;
 	(void)size;
 	lock();
-	size_t all = PORTS * (size_t)knobs.gids, n = most < all ? most : all;
-	for (size_t k = 0; k < n; k++) {
-		int i = (int)k % knobs.gids;
-		list[k] = (struct tv_gid_entry){.gid_index = (uint32_t)i, .port_num = 1 + (uint32_t)k / (uint32_t)knobs.gids,
-			.gid_type = i == 3 ? TV_GID_ROCE_V1 : TV_GID_ROCE_V2};
+	int gids = knobs.infiniband ? 1 : knobs.gids;
+	size_t all = PORTS * (size_t)gids;
+	for (size_t k = 0; k < all && all <= most; k++) {
+		int i = (int)k % gids;
+		list[k] = (struct tv_gid_entry){.gid_index = (uint32_t)i, .port_num = 1 + (uint32_t)k / (uint32_t)gids,
+			.gid_type = knobs.infiniband ? TV_GID_IB : i == 3 ? TV_GID_ROCE_V1 : TV_GID_ROCE_V2};
 		address(c->device, i, (uint8_t *)list[k].gid);
 	}
 	unlock();
-	return (ssize_t)n;
+	return all <= most ? (ssize_t)all : -EINVAL; /* as rdma_query_gid_table of Linux */
 }
 
 struct tv_pd *ibv_alloc_pd(struct tv_context *c) {
@@ -306,6 +334,10 @@ struct tv_mr *ibv_reg_mr(struct tv_pd *pd, void *at, size_t bytes, int access) {
 /* A dma-buf is a file that can be mapped, as the fakes of accelerators export it. It begins at the file's position. */
 struct tv_mr *ibv_reg_dmabuf_mr(struct tv_pd *pd, uint64_t offset, size_t bytes, uint64_t first, int fd, int access) {
 	off_t begin = lseek(fd, 0, SEEK_CUR);
+	if ((offset ^ first) & 4095) { /* as the kernel, which maps whole pages */
+		errno = EINVAL;
+		return NULL;
+	}
 	offset += begin > 0 ? (uint64_t)begin : 0;
 	uint64_t page = offset & ~4095ull;
 	char *at = mmap(NULL, bytes + (offset - page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)page);

@@ -90,6 +90,13 @@ int ibv_destroy_qp(struct tv_qp *public) {
 	return 0;
 }
 
+/* way checks the way to the other end, as the kernel does. RoCE has global headers alone; on InfiniBand the kernel takes
+ * any way, and packets by one that leads nowhere are lost. */
+static int way(const struct tv_ah_attr *a) {
+	int gids = knobs.infiniband ? 1 : knobs.gids < GIDS ? knobs.gids : GIDS;
+	return !(a->is_global ? a->sgid_index < gids : knobs.infiniband) ? EINVAL : 0;
+}
+
 static int transition(struct pair *p, const struct tv_qp_attr *a, int mask) {
 	static const struct { uint32_t from; int needs; } steps[] = {
 		[TV_QPS_INIT] = {TV_QPS_RESET, TV_QP_PKEY_INDEX | TV_QP_PORT | TV_QP_ACCESS_FLAGS},
@@ -104,8 +111,10 @@ static int transition(struct pair *p, const struct tv_qp_attr *a, int mask) {
 		return EINVAL;
 	if (to == TV_QPS_INIT && (a->port_num < 1 || a->port_num > PORTS || a->pkey_index >= PKEYS))
 		return EINVAL;
-	if (to == TV_QPS_RTR && (!a->ah_attr.is_global || a->ah_attr.sgid_index >= GIDS || a->path_mtu < 1 ||
-		a->path_mtu > 5 || a->max_dest_rd_atomic > 16))
+	int reads = ((struct context *)p->public.context)->device->reads;
+	if (to == TV_QPS_RTR && (way(&a->ah_attr) || a->path_mtu < 1 || a->path_mtu > 5 || a->max_dest_rd_atomic > reads))
+		return EINVAL;
+	if (to == TV_QPS_RTS && a->max_rd_atomic > reads)
 		return EINVAL;
 	return 0;
 }

@@ -28,6 +28,19 @@ static bool leads(const struct tv_device *here, unsigned from, const struct tv_d
 	return false;
 }
 
+/* carries reports whether packets of a pair lead from its device to another one. Those of InfiniBand go by the LID inside
+ * a subnet. Where a port shares its LID with others, as virtual functions do, the global header says whose they are. */
+static bool carries(const struct pair *p, const struct tv_device *here, const struct tv_device *there) {
+	const struct tv_ah_attr *way = &p->attr.ah_attr;
+	if (!knobs.infiniband)
+		return leads(here, way->sgid_index, there, way->dgid);
+	uint8_t gid[16];
+	address(there, 0, gid);
+	if (here->subnet != there->subnet || way->dlid != lid(there))
+		return false;
+	return way->is_global ? !memcmp(gid, way->dgid, sizeof gid) : !here->routed && !there->routed;
+}
+
 static bool works(const struct tv_device *d) { return !d->silent && !d->down && !d->dead; }
 
 static bool reached(struct pair *p, struct pair **peer) {
@@ -38,8 +51,8 @@ static bool reached(struct pair *p, struct pair **peer) {
 		to->attr.dest_qp_num != p->public.qp_num || to->attr.rq_psn != p->attr.sq_psn)
 		return false;
 	there = &table->devices[to->seat][to->device];
-	return living(to->seat) && works(here) && works(there) &&
-		leads(here, p->attr.ah_attr.sgid_index, there, p->attr.ah_attr.dgid);
+	return living(to->seat) && works(here) && works(there) && p->attr.max_rd_atomic <= to->attr.max_dest_rd_atomic &&
+		carries(p, here, there) && carries(to, there, here);
 }
 
 static struct memory *usable(uint32_t key, const struct pair *by, uint64_t at, uint64_t bytes, unsigned access) {
@@ -108,6 +121,10 @@ static void step(struct pair *p, struct pair *peer) {
 	struct request *r = &p->ring[p->begun % p->room];
 	bool reads = r->opcode == TV_WR_RDMA_READ;
 	uint32_t bytes = r->length - r->done < PIECE ? r->length - r->done : PIECE;
+	if (r->length > (uint32_t)knobs.message) {
+		fail(p, TV_WC_LOC_LEN_ERR);
+		return;
+	}
 	if (r->length > 0) {
 		unsigned right = reads ? TV_ACCESS_REMOTE_READ : TV_ACCESS_REMOTE_WRITE;
 		struct memory *own = usable(r->lkey, p, r->local, r->length, reads ? TV_ACCESS_LOCAL_WRITE : 0);
@@ -228,12 +245,13 @@ static void *wire(void *none) {
 
 static void defaults(void) {
 	const char *text = getenv("TENT_FAKE_VERBS_DEVICES");
-	knobs = (struct knobs){.devices = text ? atoi(text) : 2, .gids = 2};
+	knobs = (struct knobs){.devices = text ? atoi(text) : 2, .gids = 2, .message = 1 << 30};
 	counts.inlined = counts.relaxed = 0;
 	if (knobs.devices < 0 || knobs.devices > DEVICES)
 		knobs.devices = 2;
 	for (int i = 0; i < DEVICES; i++) {
-		devices[i] = (struct tv_device){.index = i, .host = 1, .pulls = devices[i].pulls};
+		devices[i] = (struct tv_device){.head = {.node = 1}, .index = i, .host = 1, .reads = 16,
+			.pulls = devices[i].pulls};
 		snprintf(devices[i].name, sizeof devices[i].name, "fake%d", i);
 	}
 }
@@ -310,6 +328,14 @@ static long on_device(const char *what, struct tv_device *d, long value) {
 		d->silent = value;
 	else if (!strcmp(what, "wall"))
 		d->walled = (unsigned)value;
+	else if (!strcmp(what, "routed"))
+		d->routed = value;
+	else if (!strcmp(what, "subnet"))
+		d->subnet = (unsigned)value;
+	else if (!strcmp(what, "reads-most"))
+		d->reads = (int)value;
+	else if (!strcmp(what, "transport"))
+		d->head.transport = (uint32_t)value;
 	else if (!strcmp(what, "refuse"))
 		d->refused = (size_t)value;
 	else if (!strcmp(what, "port")) {
@@ -361,6 +387,7 @@ static long knob(const char *what, long value) {
 		{"open", &knobs.fail_open}, {"list", &knobs.fail_list}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
 		{"statuses", &knobs.statuses}, {"deaf", &knobs.deaf}, {"stuck", &knobs.stuck}, {"kept", &knobs.kept}, {"late", &knobs.late}, {"unseen", &knobs.unseen}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
 		{"hold", &knobs.hold}, {"soft", &knobs.soft}, {"prompt", &knobs.prompt},
+		{"infiniband", &knobs.infiniband}, {"message", &knobs.message},
 		{"devices", &knobs.devices}, {"gids", &knobs.gids}};
 	static const struct { const char *name; long *value; } longs[] = {{"objects", &counts.objects},
 		{"posts", &counts.posts}, {"requests", &counts.requests}, {"reads", &counts.reads},
@@ -368,7 +395,7 @@ static long knob(const char *what, long value) {
 		{"pairs", &counts.pairs}, {"inlined", &counts.inlined}, {"relaxed", &counts.relaxed},
 		{"channels", &counts.channels}, {"arms", &counts.arms}, {"drains", &counts.drains},
 		{"registrations", &counts.registrations}, {"registered", &counts.registered},
-		{"looks", &counts.looks}};
+		{"looks", &counts.looks}, {"forks", &counts.forks}};
 	for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
 		if (!strcmp(what, ints[i].name)) {
 			*ints[i].value = (int)value;
