@@ -3,6 +3,7 @@ package rdma
 import (
 	"bytes"
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -74,6 +75,9 @@ func (a *addressing) judge(leads bool) {
 	}
 }
 
+// indexMost is the last entry of a table that a queue pair can name.
+const indexMost = math.MaxUint8
+
 // addresses lists the addresses of the device's port that may be used, the best first.
 func (d *device) addresses() ([]verbs.GID, error) {
 	s := &d.t.settings
@@ -82,7 +86,7 @@ func (d *device) addresses() ([]verbs.GID, error) {
 		return nil, err
 	}
 	list = slices.DeleteFunc(list, func(g verbs.GID) bool {
-		return rankOf(&g) == 0 || *s.GIDIndex >= 0 && g.Index != *s.GIDIndex
+		return rankOf(&g) == 0 || g.Index > indexMost || *s.GIDIndex >= 0 && g.Index != *s.GIDIndex
 	})
 	sortGIDs(list)
 	switch {
@@ -123,6 +127,9 @@ func (d *device) answering(theirs *end) (verbs.GID, error) {
 
 // alike reports whether packets can lead from one address to the other.
 func alike(a, b *verbs.GID) bool {
+	if a.InfiniBnd && b.InfiniBnd { // a LID of another subnet is somebody else's here
+		return [8]byte(a.GID[:8]) == [8]byte(b.GID[:8])
+	}
 	return a.RoCEv2 == b.RoCEv2 && a.InfiniBnd == b.InfiniBnd && mapped(a) == mapped(b) && linkLocal(a) == linkLocal(b)
 }
 

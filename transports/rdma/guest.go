@@ -286,7 +286,8 @@ func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours := &end{gid: address.GID, kind: kindOf(&address), lid: port.LID, reads: d.served(theirs.reads)}
+	ours := &end{gid: address.GID, kind: kindOf(&address), lid: port.LID, route: port.Global,
+		reads: d.served(theirs.reads)}
 	ours.mtu = min(theirs.mtu, uint32(port.MTU), d.t.settings.mtu())
 	for _, far := range theirs.lanes {
 		if err := g.closeLanes(rail, func(l *guestLane) bool {
@@ -302,7 +303,7 @@ func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 		rail.lanes[far.lane] = &guestLane{d, pair, in}
 		g.mu.Unlock()
 		path := d.path(theirs, &far, ours, newPSN())
-		path.SourceGID, path.Global = uint8(address.Index), !address.InfiniBnd
+		path.SourceGID, path.Global = uint8(address.Index), global(&address, ours, theirs)
 		path.Access = uint8(verbs.RemoteRead | verbs.RemoteWrite)
 		if err := join(pair, &path); err != nil {
 			return nil, err

@@ -89,7 +89,7 @@ func (l *lane) buildLocked(o *op, k *keyPair) bool {
 		}
 		own, room := k.here.key(uint64(local-o.owner.Addr) + o.at)
 		rkey, roomThere := o.remote.part(k.there, far+o.at)
-		n := min(left-o.at, t.settings.Block, room, roomThere)
+		n := min(left-o.at, l.device.block, room, roomThere)
 		wr := l.appendLocked(posted{bytes: uint32(n), op: o.index})
 		wr.Op, wr.Remote, wr.RKey = code, o.remote.base+far+o.at, rkey
 		wr.Flags = l.inlined(o, code, n)

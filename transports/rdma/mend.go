@@ -265,7 +265,8 @@ func (r *rail) connect(lanes []*lane) error {
 		return err
 	}
 	from := r.addressing.next(list)
-	ours := end{gid: from.own.GID, kind: kindOf(&from.own), skip: from.skip, lid: port.LID, reads: r.device.reads(255)}
+	ours := end{gid: from.own.GID, kind: kindOf(&from.own), skip: from.skip, lid: port.LID, route: port.Global,
+		reads: r.device.reads(255)}
 	ours.mtu = min(uint32(port.MTU), r.link.t.settings.mtu())
 	for _, l := range lanes {
 		if err := l.open(); err != nil {
@@ -290,7 +291,7 @@ func (r *rail) connect(lanes []*lane) error {
 	for i, l := range lanes {
 		theirs.lanes[i].marks = l.marks
 		path := r.device.path(theirs, &theirs.lanes[i], theirs, ours.lanes[i].psn)
-		path.SourceGID, path.Global = uint8(from.own.Index), !from.own.InfiniBnd
+		path.SourceGID, path.Global = uint8(from.own.Index), global(&from.own, &ours, theirs)
 		l.reset = false
 		if err := join(l.pair, &path); err != nil {
 			r.addressing.judge(false)
@@ -298,7 +299,7 @@ func (r *rail) connect(lanes []*lane) error {
 		}
 	}
 	r.mu.Lock()
-	r.proving = !r.addressing.proved
+	r.proving, r.from = !r.addressing.proved, from.own
 	for _, l := range lanes {
 		l.works, l.cause = !r.ended, nil
 		l.reset = r.ended

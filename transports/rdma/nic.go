@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,6 +33,7 @@ type device struct {
 	bus    string  // where it hangs on PCI, "" if unknown
 	wire   string  // name of the NIC that its rails share, also with other transports
 	rate   float64 // bytes/s, 0 if unknown
+	block  uint64  // bytes of a work request
 	bells  []bell
 	news   *os.File // a duplicate of the device's descriptor: Go closes its own only
 
@@ -117,6 +119,7 @@ func (t *Transport) openDevice(index int, name string) (d *device, err error) {
 	if d.target, err = d.verbs.Register(at, uint64(len(d.scratch)), uint64(at), verbs.LocalWrite); err != nil {
 		return nil, err
 	}
+	d.block = min(t.settings.Block, cmp.Or(uint64(d.port.Message), t.settings.Block))
 	d.survey()
 	return d, nil
 }
@@ -395,7 +398,8 @@ func (d *device) wake() {
 // heard acts on news of the device. Their effects on rails stand in the table of status.go.
 func (d *device) heard(e verbs.Event) {
 	act, known := eventActs[e.Type]
-	if !known || act.reach == reachPort && int(e.About) != d.t.settings.Port {
+	ofPort := act.reach == reachPort || act.reach == reachAddress
+	if !known || ofPort && int(e.About) != d.t.settings.Port {
 		return
 	}
 	d.t.host.Log().Warn("rdma: "+verbs.EventName(e.Type), "device", d.name, "about", e.About)
@@ -407,6 +411,9 @@ func (d *device) heard(e verbs.Event) {
 		d.lose(cause)
 	case reachPort:
 		d.each(func(*lane) bool { return true }, cause)
+	case reachAddress:
+		list, _ := d.verbs.GIDs(d.t.settings.Port) // none of a device that does not answer
+		d.each(func(l *lane) bool { return !slices.Contains(list, l.rail.from) }, cause)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
 
 // rail is a path from a device here to one of the peer, with its lanes.
@@ -52,6 +53,7 @@ type rail struct {
 	fenced     bool        // while announced
 	mending    bool        // its goroutine is at work
 	proving    bool        // its lanes work, and slices wait until its address is proved to lead to the peer
+	from       verbs.GID   // address here of its lanes
 	wanted     bool        // its lanes are to be connected: it was used, or has failed and is to be proved
 	leaving    bool        // its place goes to another rail once nothing is out (store.go)
 	ended      bool        // for good

@@ -58,10 +58,11 @@ func (r *rail) failed(wc *verbs.WC) *errs.Error {
 type reach uint8
 
 const (
-	reachNone   reach = iota
-	reachPair         // one queue pair
-	reachPort         // all of them, which come back when the port does; other ports of the device have none
-	reachDevice       // all of them for good
+	reachNone    reach = iota
+	reachPair          // one queue pair
+	reachAddress       // those with an address here that the port has not any more
+	reachPort          // all of them, which come back when the port does; other ports of the device have none
+	reachDevice        // all of them for good
 )
 
 // act is the answer to an event of a device.
@@ -81,7 +82,7 @@ var eventActs = map[uint32]act{
 	verbs.PortActive:  {reachNone, errs.SideLocal},
 	verbs.PortFailed:  {reachPort, errs.SideLocal},
 	verbs.LIDChanged:  {reachPort, errs.SideLocal},
-	verbs.GIDChanged:  {reachPort, errs.SideLocal},
+	verbs.GIDChanged:  {reachAddress, errs.SideLocal},
 }
 
 func (a act) cause(device, text string) *errs.Error {

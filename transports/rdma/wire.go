@@ -40,6 +40,7 @@ type end struct {
 	kind  uint8 // of the address, see the kinds
 	skip  uint8 // of the answering end's addresses
 	lid   uint16
+	route bool // InfiniBand: packets to it need a global header
 	mtu   uint32
 	reads uint8
 	lanes []laneEnd
@@ -51,6 +52,9 @@ type laneEnd struct {
 	psn  uint32 // of its first packet
 	marks
 }
+
+// routed is end.route in the message, above the LID. Engines of before do not look there.
+const routed = 1 << 16
 
 // Kinds of addresses.
 const (
@@ -69,6 +73,11 @@ func kindOf(g *verbs.GID) uint8 {
 	return addressV1
 }
 
+// global reports whether packets between two ends have global headers, with the addresses: always for RoCE.
+func global(own *verbs.GID, ours, theirs *end) bool {
+	return !own.InfiniBnd || ours.route || theirs.route
+}
+
 // address is the address of the end.
 func (e *end) address() verbs.GID {
 	return verbs.GID{GID: e.gid, RoCEv2: e.kind == addressV2, InfiniBnd: e.kind == addressInfiniBand}
@@ -76,7 +85,11 @@ func (e *end) address() verbs.GID {
 
 func (e *end) encode(b []byte) []byte {
 	b = append(append(b, e.gid[:]...), e.kind, e.skip)
-	b = binary.LittleEndian.AppendUint32(b, uint32(e.lid))
+	lid := uint32(e.lid)
+	if e.route {
+		lid |= routed
+	}
+	b = binary.LittleEndian.AppendUint32(b, lid)
 	b = binary.LittleEndian.AppendUint32(b, e.mtu)
 	b = append(b, e.reads, byte(len(e.lanes)))
 	for _, l := range e.lanes {
@@ -90,7 +103,8 @@ func (e *end) encode(b []byte) []byte {
 func decodeEnd(r *kit.Reader) (e end) {
 	e.gid = [16]byte(r.Bytes(16))
 	e.kind, e.skip = r.U8(), r.U8()
-	e.lid, e.mtu, e.reads = uint16(r.U32()), r.U32(), r.U8()
+	lid := r.U32()
+	e.lid, e.route, e.mtu, e.reads = uint16(lid), lid&routed != 0, r.U32(), r.U8()
 	for range r.U8() {
 		if r.Short() {
 			break
