@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -143,6 +144,21 @@ func TestADeviceThatTwoLooksLackIsLost(t *testing.T) {
 	await(t, "the device to be back", func() bool { return r.keysThere(1) && r.upOver("fake1") })
 	r.again(t)
 	r.passes(t, "fake1", after)
+}
+
+// TestOneLookThatLacksADeviceLosesNone: it may have another name in the next moment. A look that failed says nothing.
+func TestOneLookThatLacksADeviceLosesNone(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Scan = time.Hour })
+	d := r.first().device
+	failed := errors.New("no descriptor is left")
+	for _, look := range []struct {
+		listed bool
+		failed error
+		gone   bool
+	}{{false, nil, false}, {true, nil, false}, {false, nil, false}, {false, failed, false}, {false, nil, false},
+		{false, nil, true}} {
+		require.Equal(t, look.gone, d.gone(look.listed, look.failed))
+	}
 }
 
 // TestADeviceThatWasPulledComesBack: the kernel has ended all that it had, so calls that end something fail from then

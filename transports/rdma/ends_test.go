@@ -13,6 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
 
 // TestASliceEndsBehindTheEndOfItsQueuePairAlone: the device does not answer the calls that end a queue pair, which goes
@@ -46,6 +47,31 @@ func TestASliceEndsBehindTheEndOfItsQueuePairAlone(t *testing.T) {
 		r.again(t)
 		r.works(t)
 	}
+}
+
+// TestAWRITEThatWasOutEndsBehindThePeersAnswer: our queue pair is closed, and a packet may still be under way to the
+// peer's, which nobody can ask to end.
+func TestAWRITEThatWasOutEndsBehindThePeersAnswer(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Timeout, s.Retries = 14, 6 })
+	rail := r.first()
+	r.f.Control(t, "silence fake0 1") // the requests wait in the NIC
+	write := r.slice(t, r.c.Rail(t), 0, 4096)
+	read := r.c.Slice(transport.Read, r.c.Rail(t), r.local, 8192, r.remote, 8192, 4096)
+	require.Equal(t, 2, r.c.Submit(write, read))
+	r.alone.Store(true)
+	r.f.Control(t, "event fake0 %d", verbs.PortFailed)
+	await(t, "the WRITE to wait for the peer", func() bool {
+		rail.mu.Lock()
+		defer rail.unlock()
+		o := rail.opOf(write)
+		return o != nil && o.limbo
+	})
+	require.Error(t, r.c.Wait(t, read)[0].Err, "its end needs no answer")
+	require.Zero(t, r.w.Ended(write))
+	r.alone.Store(false)
+	require.Error(t, r.c.Wait(t, write)[0].Err)
+	r.f.Control(t, "silence fake0 0")
+	r.works(t)
 }
 
 // TestAnAnswerProvesTheEndOfQueuePairs: a peer that leaves hears of an error while its queue pairs are there, and not

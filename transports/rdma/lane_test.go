@@ -243,3 +243,25 @@ func TestALaneMovesWhenATickSeesThatItDid(t *testing.T) {
 		require.Equal(t, step.moved, l.movesLocked(step.now))
 	}
 }
+
+// TestACompletionOfAnEarlierLifeEndsNothing: turns begin anew with each life of a lane, and a NIC may report late.
+func TestACompletionOfAnEarlierLifeEndsNothing(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Timeout, s.Retries = 14, 6 })
+	rail := r.first()
+	r.f.Control(t, "silence fake0 1")
+	s := r.slice(t, r.c.Rail(t), 0, 4096)
+	require.Equal(t, 1, r.c.Submit(s))
+	rail.mu.Lock()
+	l := rail.opOf(s).lane
+	id := uint64(l.number)<<48 | uint64(l.life)<<32 | uint64(l.head-1)
+	for _, other := range []uint64{id - 1<<32, id + 1<<32, id - 1 - 1<<32, id + 1} { // of before, or of no request yet
+		l.doneLocked(&verbs.WC{ID: other})
+	}
+	require.NotEqual(t, l.head, l.tail)
+	require.True(t, l.works)
+	require.Positive(t, rail.opOf(s).out)
+	rail.unlock()
+	require.Zero(t, r.w.Ended(s))
+	r.f.Control(t, "silence fake0 0")
+	require.Nil(t, r.c.Wait(t, s)[0].Err)
+}

@@ -265,3 +265,46 @@ func TestANewQueueIsArmedBesideArmedOnesOnly(t *testing.T) {
 		require.NoError(t, d.endPair(pair, in, room.Requests))
 	}
 }
+
+// TestAQueueHasRoomForAllRequestsOfItsQueuePairs: one that overflows is lost with all of them. A queue pair that fails
+// gives each request back.
+func TestAQueueHasRoomForAllRequestsOfItsQueuePairs(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Entries, s.Requests, s.Lanes = 64, 32, 4 })
+	d := r.first().device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	require.Len(t, d.queues(), 2)
+	for _, w := range d.queues() {
+		require.Equal(t, 64, w.queue.Entries)
+		require.Zero(t, w.room)
+	}
+}
+
+// TestTheRoomOfAQueuePairIsFreeBehindItsCompletions: they lie in the queue until somebody takes them.
+func TestTheRoomOfAQueuePairIsFreeBehindItsCompletions(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Lanes = 1 })
+	d, rail := r.first().device, r.first()
+	r.alone.Store(true) // nothing is connected anew
+	d.t.polling.Store(true)
+	written := r.f.Control(t, "writes")
+	s := r.slice(t, r.c.Rail(t), 0, 4096)
+	require.Equal(t, 1, r.c.Submit(s))
+	await(t, "the completion", func() bool { return r.f.Control(t, "writes") > written })
+	rail.mu.Lock()
+	l := rail.lanes[0]
+	queue := l.in.queue
+	l.failLocked(errs.New(errs.Lost, Name, "test").WithScope(errs.ScopeRail, errs.SideLocal))
+	rail.unlock()
+	require.NoError(t, rail.quieten([]*lane{l}))
+	var left [verbs.Batch]verbs.WC
+	n, err := queue.Poll(left[:])
+	require.NoError(t, err)
+	require.Zero(t, n)
+	r.alone.Store(false)
+	d.t.Arm()
+	rail.mu.Lock()
+	rail.mendLocked()
+	rail.unlock()
+	require.NotNil(t, r.c.Wait(t, s)[0].Err, "its lane had failed")
+	r.works(t)
+}

@@ -71,6 +71,15 @@ func TestTheREADsOfAQueuePairAreThoseThatBothDevicesCan(t *testing.T) {
 	}
 }
 
+// TestThePacketsOfAQueuePairAreThoseThatBothPortsTake, whichever port has the smaller ones.
+func TestThePacketsOfAQueuePairAreThoseThatBothPortsTake(t *testing.T) {
+	for _, each := range [][2]string{{"mtu fake0 4", "mtu fake1 3"}, {"mtu fake0 3", "mtu fake1 4"}} {
+		r := newRigBetween(t, each[:]...)
+		require.EqualValues(t, 3, r.pair(t, 0).MTU)
+		r.works(t)
+	}
+}
+
 // TestNoRequestIsLongerThanThePortTakes: Soft-RoCE takes 8 MiB, and block_size may be more.
 func TestNoRequestIsLongerThanThePortTakes(t *testing.T) {
 	r := newRigOver(t, 1, func(s *Settings) { s.Block = 1 << 30 }, "message 65536")

@@ -42,3 +42,23 @@ func TestTheLastUseOfAnEndedRegionUnpinsIt(t *testing.T) {
 	spare.release()
 	require.Nil(t, r.retired)
 }
+
+// TestMemoryThatASliceUsesStaysPinned although its region has ended: the NIC still reads it.
+func TestMemoryThatASliceUsesStaysPinned(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Timeout, s.Retries = 14, 6 })
+	a := r.a.Transport.(*Transport)
+	own := a.regions.Lookup(r.local.Key)
+	r.f.Control(t, "silence fake0 1") // the request waits in the NIC
+	s := r.slice(t, r.c.Rail(t), 0, 4096)
+	require.Equal(t, 1, r.c.Submit(s))
+	require.NoError(t, a.Deregister(t.Context(), r.local.Key))
+	require.False(t, own.keys.Load().local[0].ended)
+	r.f.Control(t, "silence fake0 0")
+	require.Nil(t, r.c.Wait(t, s)[0].Err)
+	require.NoError(t, r.remote.Check(moved, 0, 0, 4096))
+	await(t, "the end of its pinning", func() bool {
+		own.mu.Lock()
+		defer own.mu.Unlock()
+		return own.keys.Load().local[0].ended
+	})
+}

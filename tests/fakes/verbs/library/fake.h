@@ -28,6 +28,7 @@ struct tv_device { /* the library's is longer; tent looks at its beginning alone
 	unsigned walled; /* bits of the addresses that lead nowhere */
 	unsigned subnet; /* of InfiniBand */
 	int reads;       /* RDMA READs under way at once on a queue pair, at either end */
+	uint32_t mtu;    /* the code of the largest packet of its ports */
 	uint32_t host; /* last part of its address */
 	size_t refused; /* registrations of this size fail, 0: none */
 	unsigned pulls; /* how often it was taken out: contexts of before are gone */

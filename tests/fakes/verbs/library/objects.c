@@ -197,7 +197,8 @@ int ibv_query_port(struct tv_context *public, uint8_t port, struct tv_port_attr 
 	if (port < 1 || port > PORTS || dead(public))
 		return dead(public) ? EIO : EINVAL;
 	a->state = c->device->down ? 1 : TV_PORT_ACTIVE;
-	a->max_mtu = a->active_mtu = 5;
+	a->max_mtu = 5;
+	a->active_mtu = c->device->mtu;
 	a->gid_tbl_len = 16;
 	a->max_msg_sz = (uint32_t)knobs.message;
 	a->link_layer = knobs.infiniband ? TV_LINK_INFINIBAND : TV_LINK_ETHERNET;

@@ -111,10 +111,10 @@ static int transition(struct pair *p, const struct tv_qp_attr *a, int mask) {
 		return EINVAL;
 	if (to == TV_QPS_INIT && (a->port_num < 1 || a->port_num > PORTS || a->pkey_index >= PKEYS))
 		return EINVAL;
-	int reads = ((struct context *)p->public.context)->device->reads;
-	if (to == TV_QPS_RTR && (way(&a->ah_attr) || a->path_mtu < 1 || a->path_mtu > 5 || a->max_dest_rd_atomic > reads))
+	const struct tv_device *d = ((struct context *)p->public.context)->device;
+	if (to == TV_QPS_RTR && (way(&a->ah_attr) || a->path_mtu < 1 || a->path_mtu > d->mtu || a->max_dest_rd_atomic > d->reads))
 		return EINVAL;
-	if (to == TV_QPS_RTS && a->max_rd_atomic > reads)
+	if (to == TV_QPS_RTS && a->max_rd_atomic > d->reads)
 		return EINVAL;
 	return 0;
 }

@@ -52,6 +52,7 @@ static bool reached(struct pair *p, struct pair **peer) {
 		return false;
 	there = &table->devices[to->seat][to->device];
 	return living(to->seat) && works(here) && works(there) && p->attr.max_rd_atomic <= to->attr.max_dest_rd_atomic &&
+		p->attr.path_mtu == to->attr.path_mtu && /* else packets are longer than one end takes, or a READ's are */
 		carries(p, here, there) && carries(to, there, here);
 }
 
@@ -250,7 +251,7 @@ static void defaults(void) {
 	if (knobs.devices < 0 || knobs.devices > DEVICES)
 		knobs.devices = 2;
 	for (int i = 0; i < DEVICES; i++) {
-		devices[i] = (struct tv_device){.head = {.node = 1}, .index = i, .host = 1, .reads = 16,
+		devices[i] = (struct tv_device){.head = {.node = 1}, .index = i, .host = 1, .reads = 16, .mtu = 5,
 			.pulls = devices[i].pulls};
 		snprintf(devices[i].name, sizeof devices[i].name, "fake%d", i);
 	}
@@ -332,6 +333,8 @@ static long on_device(const char *what, struct tv_device *d, long value) {
 		d->routed = value;
 	else if (!strcmp(what, "subnet"))
 		d->subnet = (unsigned)value;
+	else if (!strcmp(what, "mtu"))
+		d->mtu = (uint32_t)value;
 	else if (!strcmp(what, "reads-most"))
 		d->reads = (int)value;
 	else if (!strcmp(what, "transport"))
