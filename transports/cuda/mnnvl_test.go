@@ -91,6 +91,26 @@ func inFabric(ordinal int) *transporttest.Device {
 	return d
 }
 
+// A mapping that the driver does not take down keeps the owner's memory held. The owner's fence tries again.
+func TestAMappingThatStaysKeepsItsHold(t *testing.T) {
+	inDomain(t, nil, func(t *testing.T, gpu *fake.Loaded) {
+		w := transporttest.NewWorld(t, betweenHosts(onDevice(0), inFabric(1)))
+		near, far := w.Open("near"), w.Open("far")
+		link := near.Connect(t, far)
+		local, region := near.Register(t, 4096, mem.LocalReadWrite), far.Register(t, 4096, mem.GlobalReadWrite)
+		remote := link.Import(t, region)
+		link.Must(t, link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, 4096))
+		d := near.Transport.(*mnnvl).links.Lookup(link.Link).way.(*distant)
+		gpu.Inject("cuMemUnmap", 1, 2, false)
+		mapped := gpu.Stats().Mappings
+		near.Transport.Forget(link.Link, remote.Key)
+		require.Equal(t, mapped, gpu.Stats().Mappings)
+		require.Len(t, d.names(), 1, "the owner must not believe otherwise")
+		region.Revoke(t, nil)
+		require.Less(t, gpu.Stats().Mappings, mapped)
+	})
+}
+
 // A late message about a region ends no hold that came after it. A question that is refused leaves an older hold of the
 // guest as it is.
 func TestHoldsOutliveLateMessages(t *testing.T) {

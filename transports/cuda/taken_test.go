@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -65,6 +66,38 @@ func TestAnImportLooksAtTheOthersOnlyWhereTheirOwnerTookOneBack(t *testing.T) {
 		require.False(t, over(two), "it has its permit still")
 		second.Revoke(t, nil)
 		require.True(t, over(two))
+	})
+}
+
+// A mapping stays as long as a copy is inside, also where its owner has taken the region back.
+func TestAMappingStaysUnderACopy(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, gpu *fake.Loaded) {
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		link := near.Connect(t, far)
+		link.Rail(t)
+		l := near.Transport.(*nvlink).links.Lookup(link.Link)
+		region := far.Register(t, 4096, mem.GlobalReadWrite)
+		r := l.imports.table.Lookup(link.Import(t, region).Key)
+		over := func() bool {
+			l.imports.mu.Lock()
+			defer l.imports.mu.Unlock()
+			l.way.(*neighbour).closeTakenLocked()
+			return r.over
+		}
+		slot := l.enter(r, transport.Epoch(l.view.Epoch()))
+		require.NotEqual(t, hazard.Revoked, slot)
+		far.Transport.(*nvlink).Manifest.Erase(r.name.Index)
+		revoked := make(chan struct{})
+		go func() {
+			defer close(revoked)
+			region.Revoke(t, nil)
+		}()
+		await(t, "the permit to end", func() bool { return l.view.Permit(r.name) == 0 })
+		require.False(t, over())
+		l.view.Leave(slot)
+		<-revoked
+		require.True(t, over())
 	})
 }
 

@@ -49,6 +49,7 @@
 //	a handle of memory that is gone everywhere opens nothing,   the same, cuMemRelease
 //	  and its pages stay as long as a process maps them
 //	copies of one address space may cross mappings              unified addresses
+//	a stream without NON_BLOCKING works behind the default one  CUDA driver API, stream synchronization behavior
 //	cuStreamWaitValue32 waits for pinned memory, compares with  CUDA driver API, stream memory operations
 //	  a wrap, and nobody wakes it: the front end polls
 //	while a stream is captured, threads that are not RELAXED    the same, cuThreadExchangeStreamCaptureMode; PyTorch's

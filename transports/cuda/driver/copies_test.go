@@ -142,3 +142,86 @@ func TestARoundSeesEndsAndWaitsForNone(t *testing.T) {
 		}
 	})
 }
+
+// Nothing of a call that has failed lands later: what the driver has taken of it has ended when the call returns.
+func TestNothingOfACopyThatFailedLandsLater(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"DELAY_US": "5000"}, func(t *testing.T, gpu *fake.Loaded) {
+		const n = 4096
+		at, err := platform.Allocate(0, 2*n)
+		require.NoError(t, err)
+		copies, burst := new(driver.Copies), new(driver.Burst)
+		copied := func() error {
+			require.NoError(t, burst.Begin(copies, 0, 0))
+			burst.Add(at, at+n, n)
+			burst.Post()
+			return copies.Finish()
+		}
+		for range 20 {
+			require.NoError(t, copied()) // an event is kept
+			gpu.Inject("cuEventRecord", 1, 1, false)
+			gpu.Inject("cuEventCreate", 1, 2, false) // another event is tried
+			before := gpu.Stats().Copies
+			require.Error(t, copied())
+			require.EqualValues(t, 1, gpu.Stats().Copies-before)
+		}
+		require.NoError(t, platform.Free(at, 2*n))
+	})
+}
+
+// Work of the program in the default stream holds no copy up, however long it takes.
+func TestCopiesDoNotWaitForTheDefaultStream(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		const n = 4096
+		at, err := platform.Allocate(0, 2*n)
+		require.NoError(t, err)
+		latch, err := platform.Hold(1<<2 | 1) // that of the first device
+		require.NoError(t, err)
+		copies, burst, round := new(driver.Copies), new(driver.Burst), new(driver.Round)
+		require.NoError(t, burst.Begin(copies, 0, 0))
+		burst.Add(at, at+n, n)
+		burst.Post()
+		for !copies.Ended() {
+			round.Add(copies)
+			round.Ask()
+			runtime.Gosched()
+		}
+		require.NoError(t, copies.Finish())
+		latch.Release(1)
+		latch.Close()
+		require.NoError(t, platform.Free(at, 2*n))
+	})
+}
+
+// A stream works in order, and says nothing about another one.
+func TestAStreamThatIsLateHidesNoOther(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		const n = 4096
+		at, err := platform.Allocate(0, 4*n)
+		require.NoError(t, err)
+		var copies [2]driver.Copies
+		burst, round := new(driver.Burst), new(driver.Round)
+		for i := range copies {
+			require.NoError(t, burst.Begin(&copies[i], 0, i))
+			burst.Add(at+uintptr(2*i*n), at+uintptr((2*i+1)*n), n)
+		}
+		burst.Post()
+		for range 10_000 {
+			const notReady = 600
+			gpu.Inject("cuEventQuery", 1, notReady, false)
+			for i := range copies {
+				round.Add(&copies[i])
+			}
+			round.Ask()
+			if copies[1].Ended() {
+				break
+			}
+			runtime.Gosched()
+		}
+		require.True(t, copies[1].Ended())
+		require.False(t, copies[0].Ended(), "the driver has not said so yet")
+		for i := range copies {
+			require.NoError(t, copies[i].Finish())
+		}
+		require.NoError(t, platform.Free(at, 4*n))
+	})
+}

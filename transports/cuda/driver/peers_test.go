@@ -121,6 +121,9 @@ func TestAMappingThatStaysIsClosedAgain(t *testing.T) {
 		require.NoError(t, m.Close())
 		require.Zero(t, gpu.Stats().Imports)
 		require.NoError(t, m.Close(), "nothing is left to close")
+		_, err = m.On(0)
+		require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(err), "%v", err)
+		require.Zero(t, gpu.Stats().Imports, "it is opened no more")
 		require.NoError(t, Platform{}.Free(at, 4096))
 	})
 }

@@ -85,6 +85,7 @@ struct work {
 	unsigned blocks; /* of KERNEL */
 	struct event *event;
 	uint64_t turn;
+	uint64_t behind; /* of a blocking stream: the turn of the default stream that comes first */
 	volatile uint32_t *word; /* of WAIT_VALUE; turn is its value */
 	struct work *next;
 };
@@ -95,7 +96,7 @@ struct stream {
 	pthread_cond_t came, went; /* work for its thread; the turn `awaited`, the first that somebody waits for, is done */
 	struct work *first, *last;
 	uint64_t queued, done, awaited;
-	int ending, capturing;
+	int ending, capturing, blocking;
 	unsigned random;
 	struct stream *next;
 };

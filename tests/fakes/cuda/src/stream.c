@@ -88,6 +88,8 @@ static void *run(void *argument) {
 		if (!s->first)
 			break;
 		struct work *w = s->first;
+		while (w->behind && s->context->legacy->done < w->behind)
+			pthread_cond_wait(&fake_moved, &fake_lock);
 		carry(s, w);
 		if (!(s->first = w->next))
 			s->last = NULL;
@@ -161,6 +163,7 @@ int fake_queue(struct stream *s, struct work *w) {
 	struct work *kept = malloc(sizeof *kept);
 	*kept = *w;
 	kept->next = NULL;
+	kept->behind = s->blocking && s->context->legacy ? s->context->legacy->queued : 0;
 	if (s->last)
 		s->last->next = kept;
 	else
@@ -204,6 +207,7 @@ API int cuStreamCreate(struct stream **stream, unsigned flags) {
 		return fake_leave(INVALID_VALUE);
 	if (!(*stream = begin(current)))
 		return fake_leave(OUT_OF_MEMORY);
+	(*stream)->blocking = !(flags & 1); /* CU_STREAM_NON_BLOCKING */
 	fake_stats.streams++;
 	return fake_leave(OK);
 }
