@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,4 +134,57 @@ func TestTheThirdBreachEndsTheLinksBehindItsCall(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		require.Fail(t, "LinkDown and Close wait for each other", sink.logged())
 	}
+}
+
+// A transport has the door of one that has closed. Reports by the name of before find nobody.
+func TestANameOfBeforeOpensNoDoor(t *testing.T) {
+	f, w := abusive(t, built(t, asC, "testdata/abuse.c"), "old-name"), &watcher{Host: self{}}
+	for range 2 {
+		tr, err := f.Open(t.Context(), nil, w, w)
+		require.NoError(t, err)
+		require.NoError(t, tr.Close(t.Context()))
+	}
+	require.Empty(t, w.logged())
+}
+
+// A waiter may come by behind Close: the plug-in's transport is gone, and so is the memory with the ends of slices.
+func TestNobodyPollsATransportThatHasClosed(t *testing.T) {
+	w := &watcher{Host: self{}}
+	tr, err := abusive(t, built(t, asC, "testdata/abuse.c"), "poll-lies").Open(t.Context(), nil, w, w)
+	require.NoError(t, err)
+	require.NoError(t, tr.Close(t.Context()))
+	require.Zero(t, tr.(*port).Poll(1, transport.AllClasses))
+	tr.(*port).Arm()
+}
+
+// downs is a sink that counts the ends of rails.
+type downs struct {
+	transport.Sink
+	n atomic.Int32
+}
+
+func (d *downs) RailDown(rail transport.Rail, cause *errs.Error) {
+	d.n.Add(1)
+	d.Sink.RailDown(rail, cause)
+}
+
+// A report about a generation that is over may come late. It ends nothing.
+func TestTheEndOfAnOlderGenerationEndsNoRail(t *testing.T) {
+	f, sink := abusive(t, built(t, asC, "testdata/abuse.c"), "old-rails"), &downs{}
+	world := transporttest.NewWorld(t, transporttest.Harness{Patience: 10 * time.Second,
+		Open: func(t *testing.T, c transporttest.Config) transport.Transport {
+			host := c.Sink
+			if c.Name == "a" {
+				sink.Sink = c.Sink
+				host = sink
+			}
+			tr, err := f.Open(t.Context(), nil, c.Host, host)
+			require.NoError(t, err)
+			return tr
+		}})
+	a, b := world.Open("a"), world.Open("b")
+	c := a.Connect(t, b)
+	local, remote := a.Register(t, 64, mem.LocalReadWrite), c.Import(t, b.Register(t, 64, mem.GlobalReadWrite))
+	c.Must(t, c.Slice(transport.Write, c.Rail(t), local, 0, remote, 0, 64)) // its end comes behind the reports
+	require.Zero(t, sink.n.Load())
 }

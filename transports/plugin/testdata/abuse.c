@@ -88,6 +88,11 @@ static int bad_rail_up(tent_port *p, const tent_rail_info *info) {
 			true_host->fenced(p, 1ull << 31, 1, 1); /* a generation of 0 */
 			true_host->ready(p, (tent_rail){info->rail.link + (9ull << 32), 1, 0, 0}); /* one that ended, or comes */
 		}
+	if (is("old-rails"))
+		for (uint32_t old = 0; old < info->rail.generation; old++) {
+			bad.rail.generation = old;
+			true_host->rail_down(p, bad.rail, NULL);
+		}
 	if (is("crowd"))
 		for (int i = 0; i < 40000; i++) true_host->progress(p, info->rail);
 	if (is("odd-tokens"))
@@ -103,6 +108,13 @@ static int bad_open(tent_port *p, const tent_host *host, const tent_peer *self, 
 	false_host = *host;
 	false_host.complete = bad_complete;
 	false_host.rail_up = bad_rail_up;
+	static tent_port *before;
+	if (is("old-name") && before) {
+		tent_completion c = {1ull << 32, 64, NULL};
+		true_host->complete(before, &c, 1);
+		true_host->log(before, 3, "by a name of before");
+	}
+	before = p;
 	if (is("open-fails")) return 7777;
 	int r = in_open(p, host_is, self, values, t, e);
 	if (is("open-empty") && !r) {
