@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
@@ -142,4 +145,39 @@ func TestPiecesGoWhereTheyBelong(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestEachAnswerOfTheKernelHasItsOutcome: those that a disk on this machine never gives, too.
+func TestEachAnswerOfTheKernelHasItsOutcome(t *testing.T) {
+	f := &file{}
+	f.direct.Store(true)
+	land := func(op transport.Op, direct bool, result int32) (*operation, outcome) {
+		s := &transport.Slice{Op: op, Length: 8192}
+		o := &operation{item: &item{file: f, slice: s}, length: 8192, direct: direct}
+		return o, o.land(&base{name: "io-uring"}, result)
+	}
+	for _, op := range []transport.Op{transport.Read, transport.Write} {
+		o, is := land(op, true, 4096)
+		require.Equal(t, opAgain, is)
+		require.Equal(t, []uint64{4096, 4096}, []uint64{o.done, o.offset})
+		_, is = land(op, true, 8192)
+		require.Equal(t, opDone, is)
+		for _, again := range []syscall.Errno{unix.EINTR, unix.EAGAIN, unix.ECANCELED} {
+			o, is = land(op, true, -int32(again))
+			require.Equal(t, opAgain, is)
+			o.tries = retryMost
+			require.Equal(t, opFailed, o.land(&base{}, -int32(again)), "not for good")
+		}
+		o, is = land(op, false, 0)
+		require.Equal(t, opFailed, is)
+		want := map[transport.Op]errs.Code{transport.Read: errs.AddressNotRegistered, transport.Write: errs.StorageError}
+		require.Equal(t, want[op], o.err.Code)
+		o, is = land(op, true, -int32(unix.EINVAL))
+		require.Equal(t, opAgain, is, "O_DIRECT is refused: the page cache takes it")
+		require.False(t, o.direct)
+		require.False(t, f.direct.Load(), "and all others of the file")
+		o, is = land(op, false, -int32(unix.EINVAL))
+		require.Equal(t, opFailed, is)
+		require.Equal(t, errs.InvalidArgument, o.err.Code)
+	}
 }
