@@ -40,6 +40,16 @@
 // the control plane, which listens beyond loopback only where security allows that. An engine that demands signed or
 // encrypted bytes between hosts leaves this transport out.
 //
+// # Locks and goroutines
+//
+//	instance.gate ─▶ instance.mu      around each call of HIXL, and for writing while its engine is exchanged
+//	ascend.mu ─▶ guest.mu             the states of links and slices; no call of HIXL or of the sink is made under it
+//	instance.gate ─▶ ascend.mu        loseAll, when the engine is exchanged
+//	guests.mu, region.mu              leaves
+//
+// The carrier and the threads of the instance are locked to threads with the device's context, and end in Close. Each
+// link has a goroutine from Attach until its farewell, which Close waits for.
+//
 // # Kept for the process
 //
 // The libraries, their device files and threads (rule f of package transport).

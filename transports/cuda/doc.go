@@ -21,6 +21,18 @@
 // The driver would copy memory of the host by itself, too. A page that is gone ends the process there, and fails one
 // slice here.
 //
+// # Where to read
+//
+//	driver nvml                     the vendor's libraries, loaded when there are some: contexts, streams, copies
+//	transport mnnvl settings        the two transports: Open, Register, Revoke, Remap
+//	copier carry rooms              common to both: slices, the way of one, its copies and its pinned memory
+//	link imports                    an attached peer, and its regions that are mapped here
+//	neighbour blocks                a peer on this host, and the allocations behind its regions
+//	distant fabricwire renew        a peer on another host: news, holds, and a peer that has forgotten us
+//	guests fabricserve              such peers of ours
+//	lost close                      the end of a device, and of the transport
+//	cufile gds                      files: the vendor's library, and the transport over it
+//
 // # Memory of another process
 //
 // Two engines meet as those of shm do (package host/access): the kernel says which process the peer is, and the owner
@@ -82,6 +94,21 @@
 // another route, where they have one: NICs reach memory of a lost device by its dma-buf, and the peer's own device may
 // copy, through memory of the host.
 // Memory that its owner has freed is an error of the driver's, and fails its slice.
+//
+// # Locks
+//
+//	imports.mu ─▶ distant.mu              its owner is asked for a region under it, and mappings are taken down
+//	           ─▶ driver.Mapping.mu ─▶ driver's table of pairs
+//	region.mu ─▶ guests.mu                Remap and Deregister of one region: guests are told under it
+//	rooms.mu, offers.mu, holding.mu       leaves
+//
+// The executor has its own (package kit). The driver's shim has some in C: holding ─▶ lock, and that of the devices'
+// contexts and streams, under which the driver makes these.
+//
+// # Goroutines
+//
+// The executor has one worker (package kit). Each link has one, which greets, asks and takes mappings down; nvlink's
+// point has one that watches the processes of guests (package host/access). All end in Close, behind the copies.
 //
 // # Costs
 //

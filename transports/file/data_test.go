@@ -170,8 +170,8 @@ func TestEachAnswerOfTheKernelHasItsOutcome(t *testing.T) {
 		}
 		o, is = land(op, false, 0)
 		require.Equal(t, opFailed, is)
-		want := map[transport.Op]errs.Code{transport.Read: errs.AddressNotRegistered, transport.Write: errs.StorageError}
-		require.Equal(t, want[op], o.err.Code)
+		want := [...]errs.Code{errs.AddressNotRegistered, errs.StorageError} // cut short, or the disk's trouble
+		require.Equal(t, want[op&1], o.err.Code)
 		o, is = land(op, true, -int32(unix.EINVAL))
 		require.Equal(t, opAgain, is, "O_DIRECT is refused: the page cache takes it")
 		require.False(t, o.direct)

@@ -8,11 +8,22 @@
 //	                      ▲      options.go, files.go: optional interfaces     │
 //	                      └── Poll, the drainer ◀── bounded queues, port.c ◀───┘ its threads
 //
+// loader and library open files, convert copies errors and regions for C, and info reads a plug-in's account of itself.
+// slices has those that it has accepted, reports its news, and platform the devices that it may bring.
+//
 // # No callback into Go
 //
 // A plug-in's thread never runs Go. Its reports are copied into queues (port.c), and an eventfd wakes the drainer, a
 // goroutine; waiters read the ends of slices from memory of C. Ends need no bound of their own: a slot of the slab ends
 // once.
+//
+// # Locks and goroutines
+//
+//	port.draining ─▶ flights.mu       one goroutine takes ends out; the sink is called under draining
+//	port.gate                         held for reading around each call of the plug-in, and never with draining
+//	a door's lock in C                guards its port; leaves
+//
+// The drainer ends behind the plug-in's close, and a call to a peer with its limit or with Close.
 //
 // # Trust
 //

@@ -1,16 +1,19 @@
 // Package rdma moves bytes by RDMA: one-sided WRITE and READ of NICs, over all of them, by libibverbs.
 //
-// # Parts
+// # Where to read
 //
-//	verbs          the library, loaded when there is one
-//	device         a NIC: its completions (poll.go), its news, the completion queues; devices.go: NICs come and go
-//	region         memory that NICs have pinned, with local and with remote keys; its descriptor
-//	link           a peer; mend.go connects its rails and their lanes
-//	rail, lane     a pair of NICs with its queue pairs; a slice is many work requests, of which the last is signalled
-//	store          the rails of a device that have queue pairs, which others take over in turn
-//	guest          a peer's link to us: the queue pairs that receive
-//	revoke         the fence of an owner
-//	wire           messages between engines, over the control plane; data never passes there
+//	verbs                        the library, loaded when there is one
+//	transport settings status    Open, Close and the keys; status is the table of errors and events, and their blame
+//	nic devices uses             a NIC and its news; NICs come and go; the work that keeps one from being given back
+//	topology netdev examine      where it hangs, how near it is to memory, and the causes of slow RDMA for people
+//	region memory gpudirect      memory that NICs have pinned, with local and with remote keys; its descriptor
+//	link rail lane mend          a peer, a pair of NICs, their queue pairs, and the goroutine that connects these
+//	gid prove                    the address that leads to the peer, and the proof that it does
+//	store                        the rails of a device that have queue pairs, which others take over in turn
+//	submit classes poll          a slice is many work requests, of which the last is signalled; its completion
+//	guest dismiss                a peer's link to us: the queue pairs that receive; their end
+//	revoke rekey                 the fence of an owner, and the keys that it replaces
+//	wire                         messages between engines, over the control plane; data never passes there
 //
 // # Proofs that bytes are quiet
 //
@@ -48,6 +51,30 @@
 //
 // # Locks
 //
-// rail.work, guest.mu ─▶ device.mu ─▶ device.pollMu ─▶ rail.mu ─▶ region, batches. The sink is called without rail.mu
-// and device.pollMu: a step of the core inside Complete polls and arms.
+// A lock may be taken under one that stands above it, and never the other way round.
+//
+//	Transport.changing, link.hearing, link.growing    one change of the devices; one piece of news; rails that come
+//	region.pinning                                    one change of a region's keys: devices register, peers are told
+//	rail.work, a token of guestRail.busy              one change of queue pairs, which may take a second
+//	guest.mu, region.closing
+//	guests.mu, region.mu, store.mu
+//	device.mu                                         a queue is made under it, and entered under the next one
+//	device.pollMu                                     the right to take completions
+//	rail.mu                                           work requests are posted under it, and the sink is never called
+//	batches.mu, reachTable.mu                         leaves
+//
+// The sink is called without device.mu and those below it: a step of the core inside Complete polls and arms. Pages are
+// unpinned without them too (uses.end).
+//
+// # Goroutines
+//
+// All belong to the Lifecycle of the transport, which Close waits for; those of a call end with it.
+//
+//	scan              looks for NICs until Close
+//	listen, attend    of a device, for each bell and for its news; retire ends them, or Close, by wake
+//	retire            of a device that is lost, until nothing of it is left
+//	open, again       of a link, until its peer has named its devices
+//	mend              of a rail, one at most, while lanes are to be connected or closed
+//	leave             of a link that was detached, until its WRITEs are proved to be over
+//	expel             of a guest with queue pairs that do not end
 package rdma

@@ -280,31 +280,37 @@ func TestAQueueHasRoomForAllRequestsOfItsQueuePairs(t *testing.T) {
 	}
 }
 
-// TestTheRoomOfAQueuePairIsFreeBehindItsCompletions: they lie in the queue until somebody takes them.
+// TestTheRoomOfAQueuePairIsFreeBehindItsCompletions: they lie in the queue until somebody takes them. The device has no
+// goroutine that would.
 func TestTheRoomOfAQueuePairIsFreeBehindItsCompletions(t *testing.T) {
-	r := newRigOver(t, 1, func(s *Settings) { s.Lanes = 1 })
-	d, rail := r.first().device, r.first()
-	r.alone.Store(true) // nothing is connected anew
-	d.t.polling.Store(true)
-	written := r.f.Control(t, "writes")
-	s := r.slice(t, r.c.Rail(t), 0, 4096)
-	require.Equal(t, 1, r.c.Submit(s))
+	r := newRigOver(t, 1, nil)
+	d, err := r.a.Transport.(*Transport).openDevice(1, "fake0")
+	require.NoError(t, err)
+	list, err := d.addresses()
+	require.NoError(t, err)
+	const requests = 8
+	var pairs [2]*verbs.Pair
+	var in *waiting
+	for i := range pairs {
+		pairs[i], in, err = d.newPair(verbs.Room{Requests: requests})
+		require.NoError(t, err)
+	}
+	for i, pair := range pairs {
+		path := d.path(&end{gid: list[0].GID, reads: 1}, &laneEnd{pair: pairs[1-i].Number}, &end{mtu: 5}, 0)
+		path.SourceGID, path.Global = uint8(list[0].Index), true
+		require.NoError(t, join(pair, &path))
+	}
+	room, written := in.room, r.f.Control(t, "writes")
+	pairs[0].Chain[0].Like(&verbs.WR{Op: verbs.OpWrite, Flags: verbs.Signaled})
+	_, err = pairs[0].Post(1)
+	require.NoError(t, err)
 	await(t, "the completion", func() bool { return r.f.Control(t, "writes") > written })
-	rail.mu.Lock()
-	l := rail.lanes[0]
-	queue := l.in.queue
-	l.failLocked(errs.New(errs.Lost, Name, "test").WithScope(errs.ScopeRail, errs.SideLocal))
-	rail.unlock()
-	require.NoError(t, rail.quieten([]*lane{l}))
+	require.NoError(t, d.endPair(pairs[0], in, requests))
+	require.Equal(t, room+requests, in.room)
 	var left [verbs.Batch]verbs.WC
-	n, err := queue.Poll(left[:])
+	n, err := in.queue.Poll(left[:])
 	require.NoError(t, err)
 	require.Zero(t, n)
-	r.alone.Store(false)
-	d.t.Arm()
-	rail.mu.Lock()
-	rail.mendLocked()
-	rail.unlock()
-	require.NotNil(t, r.c.Wait(t, s)[0].Err, "its lane had failed")
-	r.works(t)
+	require.NoError(t, d.endPair(pairs[1], in, requests))
+	d.close()
 }

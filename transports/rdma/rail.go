@@ -135,7 +135,6 @@ func (r *rail) unlock() {
 		r.starved, ready, rail = false, true, r.railLocked()
 	}
 	r.mu.Unlock()
-	spare.release()
 	if posted {
 		r.device.expect()
 	}
@@ -147,6 +146,7 @@ func (r *rail) unlock() {
 	if ready {
 		r.link.t.sink.Ready(rail)
 	}
+	spare.end()
 }
 
 // partsLocked is the news that unlock hands over.

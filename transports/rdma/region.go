@@ -278,13 +278,10 @@ func (r *region) acquire(n int64) bool {
 
 const ending = 1 << 40
 
-// release gives them back. The last slice of a region that has ended closes them.
-func (r *region) release(n int64) {
-	if r.users.Add(-n) == -ending {
-		r.unpin()
-	}
-}
+// release gives them back, and reports whether they were the last ones of a region that has ended: unpin follows.
+func (r *region) release(n int64) (last bool) { return r.users.Add(-n) == -ending }
 
+// unpin closes the local keys. Nobody uses them any more.
 func (r *region) unpin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // TestUsesOfARegionAreCountedTogether follows the count of two regions beside that of their slices.
@@ -39,8 +42,37 @@ func TestTheLastUseOfAnEndedRegionUnpinsIt(t *testing.T) {
 	require.False(t, spare.take(&r, 1), "it has ended")
 	require.NotNil(t, r.retired, "a slice still uses it")
 	spare.put(&r)
-	spare.release()
+	spare.put(new(region)) // the rail turns to another one, with its mutex
+	require.NotNil(t, r.retired)
+	spare.end()
 	require.Nil(t, r.retired)
+}
+
+// TestTheLastUseUnpinsBehindTheCompletions: a queue pair is made with the device's mutex, and may wait for the right to
+// take completions. So nobody waits for the mutex with that right.
+func TestTheLastUseUnpinsBehindTheCompletions(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Timeout, s.Retries = 14, 6 })
+	a, d := r.a.Transport.(*Transport), r.first().device
+	ends := r.a.Register(t, 4096, mem.LocalReadWrite)
+	own := a.regions.Lookup(ends.Key)
+	r.f.Control(t, "silence fake0 1")
+	first := r.c.Slice(transport.Write, r.c.Rail(t), ends, 0, r.remote, 0, 4096)
+	second := r.slice(t, r.c.Rail(t), 8192, 4096)
+	require.Equal(t, 2, r.c.Submit(first, second))
+	require.NoError(t, a.Deregister(t.Context(), ends.Key))
+	d.mu.Lock()
+	r.f.Control(t, "silence fake0 0")
+	for _, end := range r.c.Wait(t, first, second) {
+		require.Nil(t, end.Err)
+	}
+	await(t, "the right to take completions", func() bool { return d.pollMu.TryLock() })
+	d.pollMu.Unlock()
+	d.mu.Unlock()
+	await(t, "the end of its pinning", func() bool {
+		own.mu.Lock()
+		defer own.mu.Unlock()
+		return own.keys.Load().local[0].ended
+	})
 }
 
 // TestMemoryThatASliceUsesStaysPinned although its region has ended: the NIC still reads it.

@@ -143,7 +143,7 @@ func TestARoundSeesEndsAndWaitsForNone(t *testing.T) {
 	})
 }
 
-// Nothing of a call that has failed lands later: what the driver has taken of it has ended when the call returns.
+// Nothing of a call that has failed lands later. A part that the driver has taken has ended when the call returns.
 func TestNothingOfACopyThatFailedLandsLater(t *testing.T) {
 	fake.Run(t, fake.Driver{}, fake.Settings{"DELAY_US": "5000"}, func(t *testing.T, gpu *fake.Loaded) {
 		const n = 4096
