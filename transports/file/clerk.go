@@ -224,12 +224,17 @@ func (c *clerk) pause(ctx context.Context, m *mem.Region) error {
 func (c *clerk) uses(m *mem.Region) bool {
 	for i := range c.jobs { // the rest of a job is its holder's
 		if j := &c.jobs[i]; j.item != nil {
-			if r := j.Region; r.Addr < m.Addr+uintptr(m.Size) && m.Addr < r.Addr+uintptr(r.Size) {
+			if overlap(j.Region, m) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// overlap reports whether two regions have a byte in common.
+func overlap(a, b *mem.Region) bool {
+	return a.Addr < b.Addr+uintptr(b.Size) && b.Addr < a.Addr+uintptr(a.Size)
 }
 
 func (c *clerk) resume() {

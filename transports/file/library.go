@@ -79,6 +79,12 @@ type Carried struct {
 	keeping sync.Mutex // of Renew and Unkeep
 }
 
+// carriers are the transports of this process that are open. A library keeps a range once, for all of them.
+var carriers struct {
+	sync.Mutex
+	open map[*Carried]bool
+}
+
 var (
 	_ transport.Transport = (*Carried)(nil)
 	_ transport.Filer     = (*Carried)(nil)
@@ -95,6 +101,12 @@ func OpenBy(name string, s Settings, library Library, host transport.Host, sink 
 	t.clerk = newClerk(t.base, library)
 	t.mover = t.clerk
 	t.clerk.start()
+	carriers.Lock()
+	defer carriers.Unlock()
+	if carriers.open == nil {
+		carriers.open = map[*Carried]bool{}
+	}
+	carriers.open[t] = true
 	return t
 }
 
@@ -166,8 +178,30 @@ func (t *Carried) unkeep(key transport.LocalKey) bool {
 // remapLimit bounds how long a Remap waits for runs to end.
 const remapLimit = 5 * time.Second
 
-// Remap implements transport.Remapper: the library has pinned the pages of before. No run is under way with them
-// meanwhile, and none begins; slices wait.
+// sharing returns the transports of this process with memory of a region, this one too.
+func (t *Carried) sharing(m *mem.Region) (list []*Carried) {
+	carriers.Lock()
+	defer carriers.Unlock()
+	for other := range carriers.open {
+		if other == t || other.library.Kind() == t.library.Kind() && other.keeps(m) {
+			list = append(list, other)
+		}
+	}
+	return list
+}
+
+// keeps reports whether the library keeps memory of a region for the transport.
+func (t *Carried) keeps(m *mem.Region) bool {
+	for _, r := range t.regions.All() {
+		if overlap(r, m) {
+			return true
+		}
+	}
+	return false
+}
+
+// Remap implements transport.Remapper: the library has pinned the pages of before. No run of this process is under way
+// with them meanwhile, and none begins; slices wait.
 func (t *Carried) Remap(ctx context.Context, key transport.LocalKey, _ transport.Remapped) error {
 	ctx, cancel := context.WithTimeout(ctx, remapLimit)
 	defer cancel()
@@ -175,9 +209,11 @@ func (t *Carried) Remap(ctx context.Context, key transport.LocalKey, _ transport
 	if m == nil {
 		return kit.NoRegion(t.name+".remap", key)
 	}
-	defer t.clerk.resume()
-	if err := t.clerk.pause(ctx, m); err != nil {
-		return err
+	for _, each := range t.sharing(m) {
+		defer each.clerk.resume()
+		if err := each.clerk.pause(ctx, m); err != nil {
+			return err
+		}
 	}
 	t.keeping.Lock()
 	defer t.keeping.Unlock()
@@ -195,6 +231,9 @@ func (t *Carried) Remap(ctx context.Context, key transport.LocalKey, _ transport
 func (t *Carried) Close(ctx context.Context) error {
 	err := t.life.Close(ctx, func() error {
 		err := t.end()
+		carriers.Lock()
+		delete(carriers.open, t)
+		carriers.Unlock()
 		for key := range t.regions.All() {
 			t.unkeep(key)
 		}

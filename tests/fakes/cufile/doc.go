@@ -10,6 +10,8 @@
 //	memory that is registered already is refused with 5023      the same
 //	an I/O reaches the memory that was registered, also when    the library has pinned it
 //	  other memory has its addresses: that ends the process
+//	memory that is given back under an I/O ends the process     the library says no word about it, and a disk may write
+//	                                                            to pages that are somebody else's
 //	calls about memory without a current context give 5011      cuFile API reference guide, on contexts
 //	one wrong entry fails its whole Submit with 5030: entries   libcufile 1.9.1
 //	  in front of it run, and no event of the call comes

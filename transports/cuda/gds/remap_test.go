@@ -88,3 +88,35 @@ func TestARemapPinsThePagesOfNow(t *testing.T) {
 		})
 	}
 }
+
+// The library keeps a range once for a process. A Remap by one engine waits for the runs of the others: each
+// of them has one, at a time of its own.
+func TestARemapWaitsForTheRunsOfOtherEngines(t *testing.T) {
+	for name, absent := range map[string][]string{"batches": nil, "threads": fake.BatchCalls} {
+		t.Run(name, func(t *testing.T) {
+			fake.Run(t, nil, nil, absent, func(t *testing.T, io *fake.Loaded, gpu *cuda.Loaded) {
+				r := open(t, file.Settings{})
+				second := r.world.Open("second")
+				key, _, err := second.Transport.Register(t.Context(), mem.Region{Addr: r.local.Addr, Size: size,
+					Kind: mem.Cuda, Location: "cuda:0"})
+				require.NoError(t, err)
+				require.EqualValues(t, 1, io.Stats().Buffers)
+				remap, is := transport.Find[transport.Remapper](second.Transport)
+				require.True(t, is)
+				io.Hold(true)
+				s := r.slice(transport.Write, 0, 1<<16)
+				r.conn.Send(s)
+				require.Eventually(t, func() bool { return io.Stats().UnderWay == 1 }, patience, time.Millisecond)
+				over, cancel := context.WithCancel(t.Context())
+				cancel()
+				err = remap.Remap(over, key, transport.Remapped{Length: size})
+				require.Equal(t, errs.Timeout, errs.CodeOf(err))
+				io.Hold(false)
+				require.Nil(t, r.conn.Wait(t, s)[0].Err)
+				require.NoError(t, remap.Remap(t.Context(), key, transport.Remapped{Length: size}))
+				require.NoError(t, second.Transport.Deregister(t.Context(), key))
+				r.conn.Must(t, r.slice(transport.Write, 0, size))
+			})
+		})
+	}
+}

@@ -206,6 +206,13 @@ static uint64_t memory_at(uint64_t base) {
 	return attribute(&id, 7, base) ? 0 : id;
 }
 
+static struct buffer *buffer_of(uint64_t base) {
+	for (struct buffer *b = buffers; b; b = b->next)
+		if (b->base == base)
+			return b;
+	return NULL;
+}
+
 API error cuFileBufRegister(const void *base, size_t bytes, int flags) {
 	int code = enter("cuFileBufRegister");
 	if (code)
@@ -234,6 +241,8 @@ API error cuFileBufDeregister(const void *base) {
 	if (!*at)
 		return leave(NOT_REGISTERED);
 	struct buffer *b = *at;
+	if (b->users)
+		wrong("memory was given back under an I/O");
 	*at = b->next;
 	free(b);
 	stats.buffers--;
@@ -295,8 +304,11 @@ static void drop_batch(struct batch *b) {
 /* Books the end of an I/O. The lock is held. */
 static void finish(struct io *io, ssize_t result) {
 	struct batch *b = io->batch;
+	struct buffer *memory = buffer_of(io->base);
 	stats.under_way--;
 	io->file->users--;
+	if (memory && memory->users)
+		memory->users--;
 	io->result = result;
 	io->ended = 1;
 	if (b) {
@@ -342,7 +354,10 @@ static void queue(struct io *io) {
 		pthread_create(&thread, NULL, work, NULL);
 		pthread_detach(thread);
 	}
+	struct buffer *memory = buffer_of(io->base);
 	io->file->users++;
+	if (memory)
+		memory->users++;
 	stats.under_way++;
 	struct io **at = &first;
 	while (*at)
@@ -372,7 +387,7 @@ static ssize_t synchronous(const char *name, struct handle *file, uint64_t base,
 		code = without_context() ? CUDA_ERROR : INVALID_VALUE, pthread_mutex_unlock(&lock);
 	if (code)
 		return -code;
-	struct io io = {.file = file, .address = base + (uint64_t)offset, .bytes = bytes, .at = at, .write = write};
+	struct io io = {.file = file, .base = base, .address = base + (uint64_t)offset, .bytes = bytes, .at = at, .write = write};
 	queue(&io);
 	while (!io.ended)
 		pthread_cond_wait(&ended, &lock);
@@ -423,8 +438,8 @@ API error cuFileBatchIOSubmit(struct batch *b, unsigned count, struct parameters
 	for (unsigned i = 0; i < good; i++) {
 		struct parameters *p = &list[i];
 		struct io *io = calloc(1, sizeof *io);
-		*io = (struct io){.batch = b, .file = p->file, .address = p->base + (uint64_t)p->device_offset, .bytes = p->bytes,
-		                  .at = p->file_offset, .write = p->operation, .cookie = p->cookie, .silent = good < count};
+		*io = (struct io){.batch = b, .file = p->file, .base = p->base, .address = p->base + (uint64_t)p->device_offset,
+		                  .bytes = p->bytes, .at = p->file_offset, .write = p->operation, .cookie = p->cookie, .silent = good < count};
 		b->posted++;
 		b->under_way++;
 		buffered++;

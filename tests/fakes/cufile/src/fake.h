@@ -58,6 +58,7 @@ struct handle {
 
 struct buffer {
 	uint64_t base, size, memory; /* memory: the driver's number of what it has pinned at the base */
+	int users;                   /* I/Os under way */
 	struct buffer *next;
 };
 
@@ -65,7 +66,7 @@ struct buffer {
 struct io {
 	struct batch *batch;
 	struct handle *file;
-	uint64_t address, bytes;
+	uint64_t base, address, bytes;
 	off_t at;
 	int write, silent; /* silent: no event comes */
 	void *cookie;
