@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
@@ -179,5 +180,31 @@ func TestEachAnswerOfTheKernelHasItsOutcome(t *testing.T) {
 		o, is = land(op, false, -int32(unix.EINVAL))
 		require.Equal(t, opFailed, is)
 		require.Equal(t, errs.InvalidArgument, o.err.Code)
+	}
+}
+
+// TestAPieceBeyondTheEndOfNumbersIsRefused: it would lie inside again, at another place.
+func TestAPieceBeyondTheEndOfNumbersIsRefused(t *testing.T) {
+	const size = 1 << 16
+	tr, f := &base{name: "io-uring"}, &file{card: card{transport.FileCard{Path: "/x", Size: size}}}
+	r := &mem.Region{Addr: 1 << 20, Size: size}
+	for _, each := range []struct {
+		local, remote uint64 // of the second piece, beside the first ones
+		is            errs.Code
+	}{
+		{4096, 4096, errs.OK},
+		{size - 8192, size - 8192, errs.OK},
+		{size - 4096, 0, errs.AddressNotRegistered},
+		{0, size - 4096, errs.InvalidArgument},
+		{^uint64(4095), 0, errs.AddressNotRegistered}, // one piece in front of both
+		{0, ^uint64(4095), errs.InvalidArgument},
+	} {
+		s := &transport.Slice{Local: r.Addr + 4096, Remote: 4096, Length: 8192, Pieces: &transport.Pieces{Bytes: 4096,
+			LocalAt: []uint64{0, each.local}, RemoteAt: []uint64{0, each.remote}}}
+		is := errs.OK
+		if err := tr.checkPieces(s, f, r); err != nil {
+			is = err.Code
+		}
+		require.Equal(t, each.is, is, "%+v", each)
 	}
 }

@@ -265,3 +265,71 @@ func TestACompletionOfAnEarlierLifeEndsNothing(t *testing.T) {
 	r.f.Control(t, "silence fake0 0")
 	require.Nil(t, r.c.Wait(t, s)[0].Err)
 }
+
+// TestAPostingThatTheDeviceRefusesCostsItsLaneAlone: some of it may be under way, so another queue pair follows.
+func TestAPostingThatTheDeviceRefusesCostsItsLaneAlone(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	rail := r.c.Rail(t)
+	r.f.Control(t, "post 1")
+	s := r.slice(t, rail, 0, 4096)
+	require.Equal(t, 1, r.c.Submit(s))
+	end := r.c.Wait(t, s)[0]
+	require.NotNil(t, end.Err)
+	require.Equal(t, errs.SideLocal, end.Err.Side)
+	r.works(t)
+	require.Empty(t, r.first().broken())
+}
+
+// TestASliceIsFoundByItsNumberToo: the core uses the memory of one again.
+func TestASliceIsFoundByItsNumberToo(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Timeout, s.Retries = 14, 6 })
+	rail := r.first()
+	r.f.Control(t, "silence fake0 1")
+	s := r.slice(t, r.c.Rail(t), 0, 4096)
+	require.Equal(t, 1, r.c.Submit(s))
+	other := *s
+	rail.mu.Lock()
+	require.NotNil(t, rail.opOf(s))
+	require.Nil(t, rail.opOf(&other))
+	s.Id++
+	require.Nil(t, rail.opOf(s))
+	s.Id--
+	rail.unlock()
+	r.f.Control(t, "silence fake0 0")
+	require.Nil(t, r.c.Wait(t, s)[0].Err)
+}
+
+// TestARailThatIsBeingAnnouncedOwesReady for the slices that come before the core has heard of it.
+func TestARailThatIsBeingAnnouncedOwesReady(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	rail := r.first()
+	rail.mu.Lock()
+	rail.state = announced
+	rail.unlock()
+	require.Zero(t, r.a.Transport.Submit([]*transport.Slice{r.slice(t, r.c.Rail(t), 0, 4096)}))
+	rail.mu.Lock()
+	require.True(t, rail.starved)
+	rail.state = up
+	rail.unlock()
+	r.works(t)
+}
+
+// TestARailWithSlicesOutKeepsItsQueuePairs, also where it was asked to leave its place a moment before they came.
+func TestARailWithSlicesOutKeepsItsQueuePairs(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Timeout, s.Retries = 14, 6 })
+	rail := r.first()
+	r.f.Control(t, "silence fake0 1")
+	s := r.slice(t, r.c.Rail(t), 0, 4096)
+	require.Equal(t, 1, r.c.Submit(s))
+	rail.mu.Lock()
+	rail.leaving = true
+	rail.unlock()
+	rail.sleep()
+	rail.mu.Lock()
+	rail.leaving = false
+	require.NotNil(t, rail.opOf(s).lane.pair)
+	require.True(t, rail.opOf(s).lane.works)
+	rail.unlock()
+	r.f.Control(t, "silence fake0 0")
+	require.Nil(t, r.c.Wait(t, s)[0].Err)
+}

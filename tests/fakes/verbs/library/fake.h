@@ -103,6 +103,7 @@ extern struct pair *pairs[PAIRS];  /* ours, by their places in the table */
 
 struct knobs {
 	int fail_register, fail_pair, fail_queue, fail_modify, fail_open; /* so many of the next calls give ENOMEM */
+	int fail_post;            /* so many of the next postings find no room */
 	int fail_list;            /* the same of looks at the list of devices, which give ENOSYS, as without a descriptor */
 	int lose, twice;          /* so many of the next completions */
 	int status, statuses;     /* the next requests end with status */

@@ -195,6 +195,8 @@ int post(struct tv_qp *public, struct tv_send_wr *wr, struct tv_send_wr **bad) {
 	int error = 0;
 	lock();
 	counts.posts++;
+	if (knobs.fail_post > 0 && knobs.fail_post-- > 0)
+		error = ENOMEM;
 	for (; wr && !error; wr = wr->next) {
 		if (public->state != TV_QPS_RTS && public->state != TV_QPS_ERR)
 			error = EINVAL;

@@ -387,7 +387,7 @@ static long on_pair_event(uint32_t number, long type) {
 static long knob(const char *what, long value) {
 	static const struct { const char *name; int *value; } ints[] = {{"register", &knobs.fail_register},
 		{"pair", &knobs.fail_pair}, {"queue", &knobs.fail_queue}, {"modify", &knobs.fail_modify},
-		{"open", &knobs.fail_open}, {"list", &knobs.fail_list}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
+		{"open", &knobs.fail_open}, {"post", &knobs.fail_post}, {"list", &knobs.fail_list}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
 		{"statuses", &knobs.statuses}, {"deaf", &knobs.deaf}, {"stuck", &knobs.stuck}, {"kept", &knobs.kept}, {"late", &knobs.late}, {"unseen", &knobs.unseen}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
 		{"hold", &knobs.hold}, {"soft", &knobs.soft}, {"prompt", &knobs.prompt},
 		{"infiniband", &knobs.infiniband}, {"message", &knobs.message},
@@ -426,7 +426,10 @@ long fake_control(const char *text) {
 	if (sscanf(text, "loop %ld %ld", &value, &result) == 2)
 		return loop(value, result);
 	lock();
-	if (sscanf(text, "%31s fake%d %ld", what, &device, &value) == 3 && device >= 0 && device < DEVICES)
+	struct memory *m;
+	if (sscanf(text, "access %ld", &value) == 1) /* the rights of a key */
+		result = (m = memory_of((uint32_t)value)) ? (long)m->access : -1;
+	else if (sscanf(text, "%31s fake%d %ld", what, &device, &value) == 3 && device >= 0 && device < DEVICES)
 		result = on_device(what, &devices[device], value);
 	else if (sscanf(text, "pair-error %31s %ld", name, &value) == 2)
 		result = on_pair((uint32_t)atol(name), value);
