@@ -9,16 +9,19 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 )
 
+// closes ends an engine, with all that belongs to its number.
+func closes(t *testing.T, id int64) {
+	_, err := Close(id, 1000, true)
+	require.NoError(t, err)
+	_, err = Forget(id)
+	require.NoError(t, err)
+}
+
 // A call goes back for other transfers when its builder ends, so a thread that still adds to it would add to those.
 func TestABuilderIsOfOneThreadAtATime(t *testing.T) {
 	id, err := Open("", "", "", "")
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := Close(id, 1000, true)
-		require.NoError(t, err)
-		_, err = Forget(id)
-		require.NoError(t, err)
-	})
+	t.Cleanup(func() { closes(t, id) })
 	o, err := find(id)
 	require.NoError(t, err)
 	open := func() int64 {

@@ -52,12 +52,7 @@ func TestAVariableNamesAPipe(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			t.Cleanup(func() {
-				_, err := Close(id, 1000, true)
-				require.NoError(t, err)
-				_, err = Forget(id)
-				require.NoError(t, err)
-			})
+			t.Cleanup(func() { closes(t, id) })
 			e, err := get(id)
 			require.NoError(t, err)
 			require.Equal(t, "decode", e.Name())
