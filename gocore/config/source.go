@@ -24,8 +24,8 @@ const (
 	OriginArgument = "argument"
 )
 
-// variables hold trees, from the weakest to the strongest. Between them come those of variables.txt, which upstream
-// takes for stronger than the first.
+// variables hold trees, from the weakest to the strongest. Those of variables.txt come between them, and weak ones
+// before them, as upstream has it.
 var variables = [...]string{"MC_TENT_CONF", "TENT_CONF"}
 
 // faultsVariable holds the text of one setting.
@@ -53,8 +53,8 @@ func Read(env func(name string) string, arguments ...any) (Sources, error) {
 			map[string]any{"allow_faults": true, "faults": env(faultsVariable)}})
 	}
 	for i, name := range variables {
-		if env != nil && i == len(variables)-1 {
-			layers = append(layers, layersOfUpstream(env)...)
+		if env != nil {
+			layers = append(layers, layersOfUpstream(env, i == 0)...)
 		}
 		if env == nil || env(name) == "" {
 			continue

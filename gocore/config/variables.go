@@ -16,6 +16,7 @@ var variablesText string
 type variable struct {
 	name, key string
 	read      func(text string) any // nil where it leaves the key alone
+	weak      bool                  // MC_TENT_CONF wins over it
 }
 
 // ofUpstream lists the variables of variables.txt. A line that cannot be read is a programmer's mistake that any Read
@@ -26,11 +27,11 @@ var ofUpstream = sync.OnceValue(func() (list []variable) {
 			continue
 		}
 		columns := strings.Split(line, " | ")
-		read := readers[columns[1]]
-		if len(columns) != 3 || read == nil {
+		weak := len(columns) == 4 && columns[3] == "weak"
+		if !weak && len(columns) != 3 || readers[columns[1]] == nil {
 			panic(fmt.Sprintf("config: variables.txt:%d cannot be read", number+1))
 		}
-		list = append(list, variable{columns[0], columns[2], read})
+		list = append(list, variable{columns[0], columns[2], readers[columns[1]], weak})
 	}
 	return list
 })
@@ -87,10 +88,10 @@ func unlessOff(text string, value bool) any {
 
 // layersOfUpstream reads the variables that stand for one key, each as a layer of its own. So a value that the key
 // refuses is an error that names its variable.
-func layersOfUpstream(env func(name string) string) (layers []layer) {
+func layersOfUpstream(env func(name string) string, weak bool) (layers []layer) {
 	for _, v := range ofUpstream() {
 		text := strings.TrimSpace(env(v.name))
-		if text == "" {
+		if text == "" || v.weak != weak {
 			continue
 		}
 		if value := v.read(text); value != nil {

@@ -47,6 +47,26 @@ func TestTheOrderOfVariablesIsUpstreams(t *testing.T) {
 	gid(5, `{"transports/rdma/device/gid_index": 5}`)
 }
 
+func TestVariablesOfMetricsAreWeak(t *testing.T) {
+	values := map[string]string{"TENT_METRICS_HTTP_PORT": "9100", "TENT_METRICS_ENABLED": "yes"}
+	for tree, want := range map[string]int64{"": 9100, `{"metrics": {"http_port": 9200}}`: 9200} {
+		values["MC_TENT_CONF"] = tree
+		c, err := withVariables(values)
+		require.NoError(t, err)
+		require.Equal(t, want, entry(t, c, "metrics/http_port").Value)
+		require.Equal(t, true, entry(t, c, "metrics/enabled").Value)
+	}
+}
+
+func TestVariablesOfOneNumberAgree(t *testing.T) {
+	c, err := withVariables(map[string]string{"MC_NUM_QP_PER_EP": "4", "MC_WORKERS_PER_CTX": "4"})
+	require.NoError(t, err)
+	require.Equal(t, int64(4), entry(t, c, "transports/rdma/num_lanes").Value)
+	_, err = withVariables(map[string]string{"MC_NUM_QP_PER_EP": "2", "MC_WORKERS_PER_CTX": "4"})
+	require.ErrorContains(t, err, "environment MC_NUM_QP_PER_EP")
+	require.ErrorContains(t, err, "environment MC_WORKERS_PER_CTX")
+}
+
 func TestTCPIsForcedUnlessTheVariableIsOff(t *testing.T) {
 	for text, forced := range map[string]bool{"1": true, "true": true, "please": true, "0": false, "off": false,
 		"": false} {

@@ -80,7 +80,8 @@ in this version reads it.
 ## Variables of the environment
 
 ` + "`TENT_CONF`" + ` holds a tree or names its file, and ` + "`MC_TENT_CONF`" + ` does so for upstream's files.
-` + "`TENT_FAULTS`" + ` is the text of ` + "`faults`" + `. The following ones are upstream's. They stand for one key, win over ` + "`MC_TENT_CONF`" + `, and ` + "`TENT_CONF`" + ` and arguments win over them.
+` + "`TENT_FAULTS`" + ` is the text of ` + "`faults`" + `. The following ones are upstream's. They stand for one key, win over ` + "`MC_TENT_CONF`" + ` (those of metrics do not), and ` + "`TENT_CONF`" + ` and arguments
+win over them.
 Lists have commas, -1 leaves a number at its default, and ` + "`MC_FORCE_TCP`" + ` may be 0.
 
 ` + config.VariablesMarkdown()
