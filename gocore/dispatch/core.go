@@ -203,6 +203,11 @@ func (c *Core) deadline() clock.Time {
 	for _, p := range c.tellers {
 		next = min(next, p.tellAt())
 	}
+	for _, s := range c.stages[1:] {
+		if s.turnEnds > c.last { // others may have the slot that is kept until then
+			next = min(next, s.turnEnds)
+		}
+	}
 	if t := c.served.First(); t != nil {
 		next = min(next, t.progress.Add(c.options.Stall))
 	}

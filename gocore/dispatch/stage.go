@@ -5,6 +5,7 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/qos"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -15,18 +16,29 @@ const stagesMost = 4
 // stage is a bounded pool of buffers between two hops. A piece takes a slot of every stage of its route before its
 // first hop begins and gives them back when its last one has ended: pieces never wait for each other's slots in the
 // middle of their way, so they cannot wait in a circle. A full pool is backpressure: the head of the queue waits here.
+// Slots go to waiters in order of class, with turns by ageing, as slices do on a rail.
 type stage struct {
-	spec   StageSpec
-	spared int // slots that a peer with one leaves to those without
-	free   []int32
-	ramps  []ramp
-	pieces intrusive.List[piece] // that wait for a slot
-	tasks  intrusive.List[task]
-	moved  clock.Time // when a slot was last given back
+	spec    StageSpec
+	spared  int // slots that a peer with one leaves to those without
+	free    []int32
+	ramps   []ramp
+	moved   clock.Time // when a slot was last given back
+	waiting [ClassCount]waiters
+	woken   waiters // within wakeStages, those that began to wait last first
 
-	wokenPieces intrusive.List[piece] // within wakeStages, the last one that began to wait first
-	wokenTasks  intrusive.List[task]
+	turns    qos.Turns
+	turn     int        // the class that has a turn by ageing: a free slot is kept for it
+	turnEnds clock.Time // at the latest
 }
+
+// waiters wait for a slot: pieces, and tasks with fresh bytes.
+type waiters struct {
+	pieces intrusive.List[piece]
+	tasks  intrusive.List[task]
+	since  clock.Time // when the first of them began to wait, after there was none
+}
+
+func (w *waiters) empty() bool { return w.pieces.Len()+w.tasks.Len() == 0 }
 
 // stagePartsMost bounds the parts of a piece in a slot.
 const stagePartsMost = 4096
@@ -90,9 +102,13 @@ func (c *Core) gatherParts(p *piece, hop *plan.Hop, a *attempt) {
 // Kelly, Loss Networks, 1991).
 const sparedPart = 8
 
-// full reports whether the stage has no slot now, for a peer where it is shared.
-func (s *stage) full(by *peer) bool {
-	return len(s.free) == 0 || by != nil && by.slots > 0 && len(s.free) <= s.spared
+// full reports whether the stage has no slot now for a class, and for a peer where it is shared.
+func (s *stage) full(class int, by *peer, now clock.Time) bool {
+	free := len(s.free)
+	if class != s.turn && now < s.turnEnds {
+		free--
+	}
+	return free <= 0 || by != nil && by.slots > 0 && free <= s.spared
 }
 
 // sharer returns the peer to which slots of a shared stage count, nil for other stages.
@@ -145,13 +161,17 @@ func (c *Core) takeSlots(p *piece) *stage {
 		return nil
 	}
 	ids, n := stagesOf(p.route)
+	class := int(p.task.spec.Class)
 	for _, id := range ids[:n] {
-		if s := c.stages[id]; s.full(c.sharer(s, p.route)) {
+		if s := c.stages[id]; s.full(class, c.sharer(s, p.route), c.last) {
 			return s
 		}
 	}
 	for i, id := range ids[:n] {
 		s := c.stages[id]
+		if class == s.turn {
+			s.turnEnds = 0
+		}
 		last := len(s.free) - 1
 		p.slots[i], s.free = s.free[last], s.free[:last]
 		if by := c.sharer(s, p.route); by != nil {
@@ -188,39 +208,63 @@ func (c *Core) wakeStages(now clock.Time) {
 		if len(s.free) == 0 {
 			continue
 		}
-		c.chooseWoken(s)
+		c.chooseWoken(s, now)
 		// The end of a task takes its other pieces out of the list.
-		for p := s.wokenPieces.First(); p != nil; p = s.wokenPieces.First() {
+		for p := s.woken.pieces.First(); p != nil; p = s.woken.pieces.First() {
 			c.queuePiece(p, true, now)
 		}
-		for t := s.wokenTasks.First(); t != nil; t = s.wokenTasks.First() {
+		for t := s.woken.tasks.First(); t != nil; t = s.woken.tasks.First() {
 			t.unqueue()
 			c.queueTask(t, true, now)
 		}
 	}
 }
 
-// chooseWoken takes those waiters out of the lists of a stage.
-func (c *Core) chooseWoken(s *stage) {
+// chooseWoken takes those waiters out of the lists of a stage. A class that has had no slot for as long as the time-out
+// of ageing has its turn, one class at a time: a slot is kept for it until it has come to the head of its queue, on a
+// route of several stages with slots of the others, too. All other slots go to the most urgent ones.
+func (c *Core) chooseWoken(s *stage, now clock.Time) {
 	n := len(s.free)
-	for p := s.pieces.First(); p != nil && n > 0; {
-		next := p.queue.After()
-		if !s.full(c.sharer(s, p.route)) {
-			p.queue.Unlink()
-			s.wokenPieces.PushFront(&p.queue, p)
+	if now < s.turnEnds {
+		n--
+	}
+	for class := Low; class > High && now >= s.turnEnds; class-- {
+		w := &s.waiting[class]
+		if !w.empty() && now >= s.turns.Due(class, w.since, c.options.Ageing, 1) && c.chooseOf(s, class, 1, now) > 0 {
+			s.turn, s.turnEnds = class, now.Add(stagesMost*c.options.Ageing)
 			n--
+		}
+	}
+	for class := range s.waiting {
+		n -= c.chooseOf(s, class, n, now)
+	}
+}
+
+// chooseOf takes up to a number of waiters of one class out, and returns how many.
+func (c *Core) chooseOf(s *stage, class, most int, now clock.Time) (n int) {
+	w := &s.waiting[class]
+	for p := w.pieces.First(); p != nil && n < most; {
+		next := p.queue.After()
+		if !s.full(class, c.sharer(s, p.route), now) {
+			p.queue.Unlink()
+			s.woken.pieces.PushFront(&p.queue, p)
+			n++
 		}
 		p = next
 	}
-	for t := s.tasks.First(); t != nil && n > 0; {
+	for t := w.tasks.First(); t != nil && n < most; {
 		next := t.queue.After()
-		if !s.full(c.sharer(s, t.path())) {
+		if !s.full(class, c.sharer(s, t.path()), now) {
 			t.unqueue()
-			s.wokenTasks.PushFront(&t.queue.Node, t)
-			n--
+			s.woken.tasks.PushFront(&t.queue.Node, t)
+			n++
 		}
 		t = next
 	}
+	if n > 0 {
+		s.turns.Served(class, now)
+	}
+	return n
 }
 
 // waitForSlot moves a piece, or the fresh bytes of a task, from the head of its queue to a full stage. The stall limit
@@ -228,12 +272,18 @@ func (c *Core) chooseWoken(s *stage) {
 func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
 	c.slotWaits++
 	if p != nil {
-		p.become(pieceBlocked)
-		s.pieces.PushBack(&p.queue, p)
 		t = p.task
+	}
+	w := &s.waiting[t.spec.Class]
+	if w.empty() {
+		w.since = now
+	}
+	if p != nil {
+		p.become(pieceBlocked)
+		w.pieces.PushBack(&p.queue, p)
 	} else {
 		t.unqueue()
-		s.tasks.PushBack(&t.queue.Node, t)
+		w.tasks.PushBack(&t.queue.Node, t)
 	}
 	if !t.watch.Linked() {
 		t.progress = now

@@ -125,7 +125,7 @@ func TestPiecesThatWaitForASlotEndWithTheirPeer(t *testing.T) {
 	for len(r.out) > len(holders) {
 		r.finish(len(r.out)-1, broken(errs.ScopeTransport))
 	}
-	waiting := &r.core.stages[1].pieces
+	waiting := &r.core.stages[1].waiting[High].pieces
 	require.Equal(t, 3, waiting.Len())
 	r.core.PeerGone(2, broken(errs.ScopeLink), r.now)
 	for _, s := range holders { // both slots are free before the next step
@@ -306,4 +306,77 @@ func TestTasksThatWaitForSlotsHaveThemInTurn(t *testing.T) {
 			return
 		}
 	}
+}
+
+// Order is strict where slots are waited for, too: a HIGH request does not wait until each LOW one has had a slot.
+func TestSlotsGoToTheMostUrgentFirst(t *testing.T) {
+	r := newRig(t, Options{})
+	way := crossing(r, transport.Write, 2)
+	for range 50 {
+		r.submit(way, Low, 640*kib, clock.Never)
+	}
+	urgent := r.submit(way, High, 256*kib, clock.Never)
+	require.Zero(t, r.status(urgent).Attempts, "no slot is free")
+	for steps := 0; !r.status(urgent).State.Terminal(); steps++ {
+		require.Less(t, steps, 10)
+		r.finishAll()
+	}
+	require.Equal(t, Completed, r.status(urgent).State)
+}
+
+// A flood of HIGH leaves LOW its turns: a slot in each time-out of ageing.
+func TestUrgentFloodsLeaveTurnsForSlots(t *testing.T) {
+	r := newRig(t, Options{})
+	way := crossing(r, transport.Write, 2)
+	for range 50 {
+		r.submit(way, High, 64<<20, clock.Never)
+	}
+	patient := r.submit(way, Low, 4*64*kib, clock.Never)
+	begun := r.now
+	for !r.status(patient).State.Terminal() {
+		require.Less(t, r.now.Sub(begun), 100*ms, "four pieces, one in 10 ms")
+		r.finishAll()
+	}
+	require.Greater(t, r.now.Sub(begun), 20*ms, "turns, and no more")
+}
+
+// A class may be unable to use the slot that is kept for its turn, since its link takes nothing. Others have it then,
+// after a time, though nothing else happens meanwhile.
+func TestASlotIsKeptForATurnForAWhile(t *testing.T) {
+	r := newRig(t, Options{})
+	way := crossing(r, transport.Write, 1)
+	blocked := r.link(3, 0, 1, 1<<20)
+	other := &plan.Plan{Routes: []plan.Route{way.Routes[0]}}
+	other.Routes[0].Hops = slices.Clone(way.Routes[0].Hops)
+	other.Routes[0].Hops[0].Link = blocked
+	r.submit(way, High, 128*kib, clock.Never)
+	patient := r.submit(other, Low, kib, clock.Never)
+	r.core.link(blocked).rails[0].full = true
+	r.now = r.now.Add(20 * ms)
+	for len(r.out) > 0 {
+		r.finish(0, nil)
+	}
+	urgent := r.submit(way, High, kib, clock.Never)
+	require.Zero(t, r.status(urgent).Attempts, "the slot is kept")
+	for kept := r.now; len(r.out) == 0; {
+		r.now = r.core.Deadline()
+		require.Less(t, r.now.Sub(kept), 100*ms)
+		r.step()
+	}
+	r.drain()
+	r.core.Ready(blocked, railOf(blocked, 0, 1))
+	r.step()
+	r.drain()
+	require.Equal(t, Completed, r.status(urgent).State)
+	require.Equal(t, Completed, r.status(patient).State)
+}
+
+// finishAll completes everything that is out, some time later.
+func (r *rig) finishAll() {
+	for _, s := range r.out {
+		r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Bytes: s.Length}}, r.now)
+	}
+	r.out = nil
+	r.now = r.now.Add(100 * time.Microsecond)
+	r.step()
 }
