@@ -10,7 +10,7 @@ import (
 	"github.com/tent-engine/tent/transports/cuda/driver"
 )
 
-// An owner's answer is not believed: blocks with a gap between them would be mapped side by side, and a range that they
+// An owner's answer is not believed. Blocks with a gap between them would be mapped side by side, and a range that they
 // do not hold would lie in memory of nobody.
 func TestBlocksHoldTheirRegionWithoutAGap(t *testing.T) {
 	block := func(addr uintptr, size uint64) driver.Block { return driver.Block{Addr: addr, Size: size, Fd: 5} }
