@@ -133,3 +133,25 @@ func TestMemoryIsReachedWhereItsOwnerHadOther(t *testing.T) {
 		}
 	})
 }
+
+// A descriptor that a peer has fetched is offered no more: it would stay open as long as the link.
+func TestDescriptorsThatWereFetchedAreOfferedNoMore(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, _ *fake.Loaded) {
+		chunks := onDevice(1)
+		chunks.Allocate = func(t *testing.T, size int) uintptr {
+			addr, err := driver.AllocateChunk(1, uint64(size), driver.Descriptors)
+			require.NoError(t, err)
+			return addr
+		}
+		w := transporttest.NewWorld(t, suite(onDevice(0), chunks, true))
+		near, far := w.Open("near"), w.Open("far")
+		link := near.Connect(t, far)
+		link.Rail(t)
+		link.Import(t, far.Register(t, 4096, mem.GlobalReadWrite))
+		offers := &far.Transport.(*nvlink).offers
+		offers.mu.Lock()
+		defer offers.mu.Unlock()
+		require.NotNil(t, offers.server, "there was an offer")
+		require.Empty(t, offers.open)
+	})
+}
