@@ -397,15 +397,32 @@ func (c *clerk) carryEdge(j *job, buffer []byte) error {
 	if err := c.library.Fetch(buffer, &j.Run); err != nil {
 		return err
 	}
-	fd, at := int(j.item.file.plain.Load()), int64(j.Offset)
-	for len(buffer) > 0 {
-		n, err := unix.Pwrite(fd, buffer, at)
-		if errno, failed := err.(syscall.Errno); failed && errno != unix.EINTR {
-			return c.t.failed(j.item, errno, uint64(at))
-		}
-		buffer, at = buffer[max(n, 0):], at+int64(max(n, 0))
+	fd := int(j.item.file.plain.Load())
+	done, errno := writeAll(buffer, func(rest []byte, done int) (int, error) {
+		return unix.Pwrite(fd, rest, int64(j.Offset)+int64(done))
+	})
+	if errno != 0 {
+		return c.t.failed(j.item, errno, j.Offset+uint64(done))
 	}
 	return nil
+}
+
+// writeAll writes a buffer by calls that may take a part of it. It returns how much was written, and why no more.
+func writeAll(buffer []byte, write func(rest []byte, done int) (int, error)) (done int, errno syscall.Errno) {
+	for disturbed := 0; done < len(buffer); {
+		n, err := write(buffer[done:], done)
+		switch errno, failed := err.(syscall.Errno); {
+		case failed && (errno == unix.EINTR || errno == unix.EAGAIN) && disturbed < retryMost:
+			disturbed++
+		case failed:
+			return done, errno
+		case n == 0: // it would be so for good
+			return done, unix.EIO
+		default:
+			done += n
+		}
+	}
+	return done, 0
 }
 
 // book notes the end of a job. Its holder calls it, without a lock.

@@ -208,3 +208,28 @@ func TestAPieceBeyondTheEndOfNumbersIsRefused(t *testing.T) {
 		require.Equal(t, each.is, is, "%+v", each)
 	}
 }
+
+// TestAWriteIsWholeOrHasAReason: one that takes nothing, or is disturbed for good, ends as well.
+func TestAWriteIsWholeOrHasAReason(t *testing.T) {
+	for _, each := range []struct {
+		takes int
+		err   error
+		done  int
+		errno syscall.Errno
+	}{{10, nil, 10, 0}, {3, nil, 10, 0}, {0, nil, 0, unix.EIO}, {-1, unix.EINTR, 0, unix.EINTR},
+		{-1, unix.EAGAIN, 0, unix.EAGAIN}, {-1, unix.ENOSPC, 0, unix.ENOSPC}} {
+		var got []byte
+		done, errno := writeAll([]byte("0123456789"), func(rest []byte, done int) (int, error) {
+			require.Len(t, rest, 10-done)
+			if each.err != nil {
+				return each.takes, each.err
+			}
+			n := min(each.takes, len(rest))
+			got = append(got, rest[:n]...)
+			return n, nil
+		})
+		require.Equal(t, each.done, done)
+		require.Equal(t, each.errno, errno)
+		require.Equal(t, "0123456789"[:done], string(got))
+	}
+}
