@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/host/access"
 )
 
@@ -38,12 +39,30 @@ func (t *copier) end(ctx context.Context, links func(), rest func(context.Contex
 			limited, done = context.WithTimeout(context.Background(), access.RevokeLimit)
 			defer done()
 		}
-		return errors.Join(rest(limited), t.room.close())
+		return errors.Join(rest(limited), t.unkeepAll(), t.room.close())
 	})
 	if err != nil && err == waits.Err() {
 		return t.stuck(ctx.Err())
 	}
 	return err
+}
+
+// unkeepAll lets the regions go that are still registered. No copy reaches them any more. Pages that stayed pinned
+// would be copied in place of others that come to their addresses.
+func (t *copier) unkeepAll() (failed error) {
+	for key := range t.regions.All() {
+		r := t.regions.Delete(key)
+		if r == nil {
+			continue
+		}
+		r.mu.Lock()
+		r.pinned.Store(false)
+		if err := r.unkeep(); err != nil && driver.Lost(r.keeper) == nil {
+			failed = errors.Join(failed, err)
+		}
+		r.mu.Unlock()
+	}
+	return failed
 }
 
 // stuck names the copies that have not ended.

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -238,13 +239,34 @@ func (t *copier) pin(r *region) {
 // keepAnew pins the pages that are behind a region of the host now, also where the driver refused those of before.
 // Those that the program has pinned, or another region, may be the pages of before: the processor copies them from then
 // on, by their addresses.
-func (t *copier) keepAnew(r *region) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+//
+// The driver lets pages go behind the work of all streams, those of the program too, and waits for that without a
+// limit. So it does so apart: a caller that leaves has no slice that reaches them directly, and the pages of now are
+// pinned later.
+func (t *copier) keepAnew(ctx context.Context, r *region) error {
 	r.pinned.Store(false)
 	if !t.pins || r.theirs {
 		return nil
 	}
+	done := make(chan error, 1)
+	if !t.life.Go(func() { done <- t.pinAnew(r) }) {
+		return kit.Closed(t.op("remap"))
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return errs.New(errs.Timeout, t.op("remap"),
+			"the driver lets pinned pages go behind the work of all streams (%v)", ctx.Err()).
+			WithScope(errs.ScopeTransport, errs.SideLocal).
+			WithHint("a stream of the program may wait for something: end that, and remap the region again")
+	}
+}
+
+func (t *copier) pinAnew(r *region) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pinned.Store(false) // one of before may have ended just now
 	if err := r.unkeep(); err != nil {
 		return err
 	}

@@ -219,11 +219,11 @@ func (t *mnnvl) Remap(ctx context.Context, key transport.LocalKey, _ transport.R
 	if r == nil {
 		return kit.NoRegion("mnnvl.remap", key)
 	}
-	if r.ordinal < 0 {
-		return t.keepAnew(r)
-	}
 	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
 	defer cancel()
+	if r.ordinal < 0 {
+		return t.keepAnew(ctx, r)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := *r.name.Load()

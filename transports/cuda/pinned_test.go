@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
 
@@ -70,6 +71,26 @@ func TestRegionsOfTheHostArePinnedWhileTheyAreRegistered(t *testing.T) {
 				require.Equal(t, before, gpu.Stats().Pinned)
 			}
 		}
+	})
+}
+
+// An engine that closes lets the memory go that it has pinned: its regions are not closed one by one. Else the driver
+// would copy those pages in place of others that come to their addresses.
+func TestNothingStaysPinnedBehindClose(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		w := transporttest.NewWorld(t, suiteOf(onHost(), onDevice(0), Settings{HostRegister: true}))
+		near := w.Open("near")
+		before := gpu.Stats().Pinned
+		for range 3 {
+			near.Register(t, 4096, mem.LocalReadWrite)
+		}
+		require.Equal(t, before+3, gpu.Stats().Pinned)
+		near.Close(t)
+		require.Equal(t, before, gpu.Stats().Pinned)
+		hosts.Range(func(home, _ any) bool {
+			t.Errorf("%v is still known", home)
+			return true
+		})
 	})
 }
 
@@ -148,6 +169,29 @@ func remapPinned(t *testing.T, gpu *fake.Loaded, ours, refused bool) {
 		require.Equal(t, bytes.Repeat([]byte{mark - 1}, hostBytes), old, "the pages of before")
 		refused = false
 	}
+}
+
+// The driver lets pages go behind the work of all streams, and the program's may wait for anything. A caller leaves in
+// time; bytes do not go by the pages of before meanwhile, and those of now are pinned later.
+func TestARemapDoesNotWaitForStreamsOfTheProgram(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		f := newFromDevice(t, onHost(), true)
+		f.move(t, gpu, 1)
+		r := f.owner.regions.Lookup(f.host.Key)
+		latch, err := driver.Platform{}.Hold(1<<2 | 1) // the default stream of the first device waits
+		require.NoError(t, err)
+		old := exchangePages(t, f.host.Addr, hostBytes)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		err = f.owner.Remap(over, f.host.Key, transport.Remapped{Length: hostBytes})
+		require.Equal(t, errs.Timeout, errs.CodeOf(err), "%v", err)
+		require.False(t, r.pinned.Load())
+		latch.Release(1)
+		latch.Close()
+		await(t, "the pages of now to be pinned", r.pinned.Load)
+		f.move(t, gpu, 2)
+		require.Equal(t, bytes.Repeat([]byte{1}, hostBytes), old, "the pages of before")
+	})
 }
 
 // The program may have pinned the pages of before, and keeps them. Where the driver pins none, there may be no pages:

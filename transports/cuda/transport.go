@@ -92,6 +92,9 @@ func (t *nvlink) Close(ctx context.Context) error {
 	return t.end(ctx, t.Wait, func(ctx context.Context) error {
 		err := t.Point.Close(ctx)
 		t.offers.close()
+		for _, r := range t.regions.All() {
+			hosts.Delete(home{t.self.ID, *r.name.Load()})
+		}
 		return err
 	})
 }
@@ -169,11 +172,11 @@ func (t *nvlink) Remap(ctx context.Context, key transport.LocalKey, _ transport.
 	if r == nil {
 		return kit.NoRegion("nvlink.remap", key)
 	}
-	if r.ordinal < 0 {
-		return t.keepAnew(r)
-	}
 	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
 	defer cancel()
+	if r.ordinal < 0 {
+		return t.keepAnew(ctx, r)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := *r.name.Load()
