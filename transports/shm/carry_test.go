@@ -106,3 +106,37 @@ func TestInlineLetsMoreUrgentSlicesGoFirst(t *testing.T) {
 	require.Eventually(t, func() bool { return l.owing.Load() == 0 }, within, time.Millisecond)
 	require.True(t, inline(2))
 }
+
+// Slices of several tasks share a hazard slot only where they are of one epoch.
+func TestInlineLooksAtTheEpochOfEachSlice(t *testing.T) {
+	a, number, rail := newAlone(t, Settings{reach: reachMapped})
+	far, key, remote := a.mapped(t, number)
+	own := a.tr.regions.Lookup(key)
+	require.NoError(t, a.tr.Revoke(t.Context(), key, nil, 5))
+	b := mem.Bytes(far.Addr, 4096)
+	b[0] = 7
+	slice := func(epoch transport.Epoch, at uint64) *transport.Slice {
+		return &transport.Slice{Op: transport.Write, Epoch: epoch, Rail: rail, LocalKey: key, RemoteKey: remote,
+			Local: own.addr, Remote: at, Length: 64}
+	}
+	require.False(t, a.tr.Inline([]*transport.Slice{slice(5, 1024), slice(4, 2048)}))
+	require.EqualValues(t, 7, b[1024], "its task has begun behind the fence")
+	require.Zero(t, b[2048], "its task has begun before")
+}
+
+// mute is a host of which no peer answers.
+type mute struct{ *alone }
+
+func (mute) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
+	return nil, errs.New(errs.Timeout, "test", "no answer")
+}
+
+func TestALinkWithoutAnAnswerHasNoEpoch(t *testing.T) {
+	m := mute{&alone{up: make(chan transport.RailInfo, 8)}}
+	tr, err := Factory{}.Open(t.Context(), Settings{}, m, m)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tr.Close(context.Background())) }()
+	number, err := tr.Attach(m.Self())
+	require.NoError(t, err)
+	require.Zero(t, tr.(*Transport).Epoch(number))
+}

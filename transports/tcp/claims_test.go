@@ -87,6 +87,7 @@ func TestAResponderEndsNoSliceThatItHasNotServed(t *testing.T) {
 			record{id: 6}),
 		"a READ that was applied": appendFrame(nil, header{kind: kindConfirm, seq: 1}, record{id: 3},
 			record{id: 4}),
+		"a fence that nobody has asked for": appendFrame(nil, header{kind: kindFenced, seq: 1}, record{id: 2}),
 		"a refusal without a reason":        appendFrame(nil, header{kind: kindNack}, record{id: 1}),
 		"payload of a WRITE":                dataFrame(0, record{id: 1, length: 64}),
 		"payload of what was not sent":      dataFrame(checked, record{id: 6, length: 64}),

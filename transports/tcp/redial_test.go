@@ -175,3 +175,21 @@ func TestAPeerWithARailIsNotGone(t *testing.T) {
 		rails[0].set = nil
 	}
 }
+
+// A dial proves itself by the attachment of its offer. The peer has forgotten that when it has made another offer.
+func TestADialOfAnEarlierOfferBringsNothingUp(t *testing.T) {
+	e := newTestEndpoint(t, Settings{})
+	tr := e.tr.(*Transport)
+	l := tr.newLink(visitor)
+	l.offer.attachment = attachmentID{2}
+	r := &rail{link: l, local: netip.MustParseAddr("127.0.0.1"), remote: netip.MustParseAddrPort("127.0.0.1:9")}
+	l.rails.Store(&[]*rail{r})
+	fd, peer := connection(t)
+	d := &dial{t: tr, link: l, remote: r.remote, fds: []int{fd}, greeting: greeting{attachment: attachmentID{1}}}
+	l.dialEnded(r, d, nil, clock.Now())
+	require.Nil(t, r.set)
+	require.Empty(t, d.fds)
+	n, err := unix.Read(peer, make([]byte, 1))
+	require.NoError(t, err)
+	require.Zero(t, n, "its connection is closed")
+}
