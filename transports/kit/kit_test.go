@@ -7,6 +7,7 @@ import (
 	"math"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -38,6 +39,31 @@ func TestAReaderGivesBackWhatWasWrittenAndNothingOfAShortMessage(t *testing.T) {
 	require.False(t, longer.Whole())
 	require.Equal(t, 1, longer.Left())
 	require.Len(t, AppendText(nil, string(make([]byte, 300))), 256)
+}
+
+// Neither side of a message takes another byte for a yes.
+func TestABoolIsOneOfTwoBytes(t *testing.T) {
+	for b := range 256 {
+		r := NewReader([]byte{byte(b)})
+		require.Equal(t, b == 1, r.Bool())
+		require.Equal(t, b < 2, r.Whole(), "%d", b)
+	}
+}
+
+func TestTheEndBeginsBehindTheGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Lifecycle
+		goOn, ended := make(chan struct{}), false
+		require.True(t, l.Go(func() { <-goOn }))
+		closed := make(chan error)
+		go func() { closed <- l.Close(t.Context(), func() error { ended = true; return nil }) }()
+		synctest.Wait()
+		require.False(t, ended)
+		require.False(t, l.Go(func() { t.Error("it has begun after Close") }))
+		close(goOn)
+		require.NoError(t, <-closed)
+		require.True(t, ended)
+	})
 }
 
 func TestNothingBeginsAfterCloseAndEndSeesAllThatBegan(t *testing.T) {

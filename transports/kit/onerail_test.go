@@ -21,6 +21,7 @@ type course struct {
 	ticks  []*errs.Error
 	events []string
 	silent func()        // called when a silence is reported, nil: nothing
+	down   func()        // called when the rail goes down, nil: nothing
 	ended  chan struct{} // closed when the peer is known to have ended
 }
 
@@ -48,6 +49,9 @@ func (c *course) End()                     { c.add("end") }
 func (c *course) RailUp(info transport.RailInfo) { c.add("up %d", info.Rail.Generation) }
 func (c *course) RailDown(r transport.Rail, err *errs.Error) {
 	c.add("down %d %v", r.Generation, err.Code)
+	if c.down != nil {
+		c.down()
+	}
 }
 func (c *course) LinkDown(_ transport.Link, err *errs.Error) {
 	switch c.add("link down %v", err.Code); {
@@ -124,5 +128,25 @@ func TestPausesBeginAnewAfterAnAnswer(t *testing.T) {
 		require.EqualValues(t, 2, l.Live.Load(), "%v after the first greeting", time.Since(begin))
 		l.Leave()
 		running.Wait()
+	})
+}
+
+// The peer ends while its rail is renewed: nothing is accepted for it any more.
+func TestAPeerThatHasEndedGetsNoNextGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := errs.New(errs.DeviceNotFound, "test", "a device is lost").WithScope(errs.ScopeRail, errs.SideLocal)
+		ended := errs.New(errs.PeerUnreachable, "test", "goodbye").WithScope(errs.ScopeLink, errs.SideRemote)
+		c := &course{ended: make(chan struct{})}
+		var running sync.WaitGroup
+		l := &OneRail{Every: time.Second}
+		c.down = func() { l.Die(ended) }
+		l.Start("test", c, &running, transport.Peer{}, c)
+		synctest.Wait()
+		l.Renew(lost)
+		<-c.ended
+		require.Zero(t, l.Live.Load())
+		l.Leave()
+		running.Wait()
+		require.NotContains(t, c.events, "up 2")
 	})
 }

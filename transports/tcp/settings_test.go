@@ -139,3 +139,14 @@ func TestRailsPairLocalAndRemoteEnds(t *testing.T) {
 		require.Equal(t, c.want, got, c.name)
 	}
 }
+
+// The credit of a lane is the smaller one of both ends: a peer ends a lane that goes beyond its own.
+func TestTheCreditOfALaneIsTheSmallerOne(t *testing.T) {
+	tr := newTestEndpoint(t, Settings{CreditRequests: 1024}).tr.(*Transport)
+	l := tr.newLink(visitor)
+	for offered, credit := range map[uint32]int{requestsMin: requestsMin, 100: 64, 128: 128, 1023: 512, 1024: 1024,
+		requestsMax: 1024, 1<<32 - 1: 1024} {
+		l.offer.requests = offered
+		require.Equal(t, credit, l.requests(), "%d", offered)
+	}
+}
