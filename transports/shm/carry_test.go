@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"bytes"
 	"context"
 	"testing"
 	"time"
@@ -139,4 +140,38 @@ func TestALinkWithoutAnAnswerHasNoEpoch(t *testing.T) {
 	number, err := tr.Attach(m.Self())
 	require.NoError(t, err)
 	require.Zero(t, tr.(*Transport).Epoch(number))
+}
+
+// One call has slices of both directions and of several regions. Each goes its own way.
+func TestInlineKeepsDirectionsAndRegionsApart(t *testing.T) {
+	for name, reach := range map[string]reach{"mapped": reachMapped, "by the kernel": reachForeign} {
+		t.Run(name, func(t *testing.T) {
+			a, number, rail := newAlone(t, Settings{reach: reach})
+			one, _, first := a.mapped(t, number)
+			two, _, second := a.mapped(t, number)
+			b := area(t, 4096)
+			key, _, err := a.tr.Register(t.Context(), mem.Region{Addr: addressOf(b), Size: 4096, Fd: -1})
+			require.NoError(t, err)
+			const part = 1024
+			for i := range part {
+				b[3*part+i] = 4
+				b[i], b[part+i], b[2*part+i], mem.Bytes(one.Addr, 4096)[part+i] = 1, 9, 3, 2
+			}
+			slice := func(op transport.Op, remote transport.RemoteKey, at uint64) *transport.Slice {
+				return &transport.Slice{Op: op, Rail: rail, LocalKey: key, RemoteKey: remote,
+					Local: addressOf(b) + uintptr(at), Remote: at, Length: part}
+			}
+			require.True(t, a.tr.Inline([]*transport.Slice{slice(transport.Write, first, 0),
+				slice(transport.Write, second, 2*part), slice(transport.Read, first, part),
+				slice(transport.Write, first, 3*part)}))
+			full := func(n byte) []byte { return bytes.Repeat([]byte{n}, part) }
+			require.Equal(t, full(1), mem.Bytes(one.Addr, 4096)[:part])
+			require.Equal(t, full(2), mem.Bytes(one.Addr, 4096)[part:2*part])
+			require.Equal(t, full(0), mem.Bytes(one.Addr, 4096)[2*part:3*part])
+			require.Equal(t, full(4), mem.Bytes(one.Addr, 4096)[3*part:])
+			require.Equal(t, full(2), b[part:2*part])
+			require.Equal(t, full(0), mem.Bytes(two.Addr, 4096)[:part])
+			require.Equal(t, full(3), mem.Bytes(two.Addr, 4096)[2*part:3*part])
+		})
+	}
 }
