@@ -120,10 +120,10 @@ func TestPausesBeginAnewAfterAnAnswer(t *testing.T) {
 		l := &OneRail{Every: time.Second}
 		begin := time.Now()
 		l.Start("test", c, &running, transport.Peer{}, c)
-		time.Sleep((1 + 2 + 4 + 8) * greetMin)
+		<-time.After((1 + 2 + 4 + 8) * greetMin)
 		synctest.Wait()
 		require.EqualValues(t, 1, l.Live.Load(), "%v after the first greeting", time.Since(begin))
-		time.Sleep(l.Every + greetMin)
+		<-time.After(l.Every + greetMin)
 		synctest.Wait()
 		require.EqualValues(t, 2, l.Live.Load(), "%v after the first greeting", time.Since(begin))
 		l.Leave()

@@ -18,7 +18,7 @@ import (
 	"github.com/tent-engine/tent/transports/host/vm"
 )
 
-const within = 20 * time.Second // of what takes no time
+const within = 20 * time.Second // of things that take no time
 
 // soon fails where a call does not return.
 func soon(t *testing.T, call func(), what string) {

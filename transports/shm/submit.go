@@ -79,7 +79,7 @@ func (t *Transport) Fence(rail transport.Rail) {
 	}
 }
 
-// abandon completes what waits of a link's generations that have ended.
+// abandon completes the waiting slices of a link that are over.
 func (t *Transport) abandon(l *link, cause *errs.Error) {
 	q := &t.queue
 	c := t.borrow()

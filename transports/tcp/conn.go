@@ -188,8 +188,8 @@ func (c *conn) shutdown() {
 	}
 }
 
-// socket returns the descriptor, -1 once it is closed, for a wait alone: its number may be another file's by the time
-// that it is used.
+// socket returns the descriptor, -1 once it is closed. It is for a wait alone: the number may be another file's by the
+// time that it is used.
 func (c *conn) socket() int {
 	c.armMu.Lock()
 	defer c.armMu.Unlock()

@@ -40,12 +40,12 @@
 //	link link_state rail pairs                a peer that we attached to, its rails, and which of them there are
 //	control calls resolve                     calls over the control plane: to be let in, and about WRITEs in doubt
 //	dial redial knock widen                   connections of a rail: one try, the pace of tries, strange endpoints, more
-//	watch place heard probe                   what the kernel says of our ends and of a connection; whether a rail works
+//	watch place heard probe                   the kernel's word on our ends and connections; whether a rail works
 //	conn conns state buffers                  a connection, the way from an event to it, the life of a lane, its buffers
 //	wire writer receiver sys_linux            frames, bytes that leave, bytes that come, and the system calls for them
 //	chunk chunks checksum lost                protected lanes, checked slices, and memory that is gone
 //	submit outbox initiator                   our slices, from acceptance to the end
-//	worker turns attend park                  who serves a lane: workers by class, and waiters that look or sleep there
+//	worker turns attend park                  workers, which serve lanes by class, and waiters that look or sleep there
 //	listen strangers greeting admission       connections that come, until they have proved themselves
 //	attachments responder serve_reads         peers that attached to us, their WRITEs, and their READs
 //	regions revoke lease                      our memory, its fence, and a sleep of our own
@@ -68,8 +68,8 @@
 //     FENCE names the lane over another one, a new one, or the control plane; its reader never copies again, and the
 //     answer says how far it had come: delivered but reported lost is complete.
 //   - A peer that has ended (data port and control plane refuse, or another incarnation answers) writes no more.
-//   - A responder that slept for longer than its lease asks the sender of the bytes in its sockets before it writes them.
-//     It knows by a timer that it slept, and by the kernel how long they have waited (lease.go).
+//   - A responder that slept for longer than its lease asks the sender of the bytes in its sockets before it writes
+//     them. It knows by a timer that it slept, and by the kernel how long they have waited (lease.go).
 //   - Revoke, the owner's fence (revoke.go), needs no peer: slices come in the epoch of their task, and the region
 //     refuses older ones than its last fence.
 //
@@ -92,7 +92,7 @@
 //
 // # Goroutines
 //
-//	workers          Transport.workers: they serve lanes and listeners until stopFd tells them to end
+//	workers          Transport.workers: they serve lanes and listeners until stopFd ends them
 //	a link's run     while there is something to do for it; Transport.running counts the links until they are over
 //	single calls     Transport.tasks: a dial, a call to a peer, the close of a peer's lane (spawn)
 //	news             of interfaces: until its socket is closed (watch.go)

@@ -12,15 +12,15 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// newOwer is a debtor with one slice that is longer than its socket, so a part of it is under way for as long as the
-// test wants. The number of the slice is 1.
+// newOwer is a debtor with one slice that is longer than its socket: a part of it stays under way. Its number is 1.
 func newOwer(t *testing.T, op transport.Op, size int) *debtor {
 	tr := newTestEndpoint(t, Settings{Workers: 1}).tr.(*Transport)
 	d := &debtor{T: t, memory: mapping(t, size), w: tr.newWorker()}
 	key, _, err := tr.Register(context.Background(), regionOf(d.memory))
 	require.NoError(t, err)
 	d.lane, d.peer = handLane(t, tr)
-	d.slices = []*transport.Slice{{Op: op, LocalKey: key, RemoteKey: 1, Local: addressOf(d.memory), Length: uint64(size)}}
+	d.slices = []*transport.Slice{{Op: op, LocalKey: key, RemoteKey: 1, Local: addressOf(d.memory),
+		Length: uint64(size)}}
 	var w *worker
 	n, _ := d.lane.accept(d.slices, &w)
 	require.Equal(t, 1, n)
@@ -46,8 +46,8 @@ func (d *debtor) rest() (stream []byte) {
 	}
 }
 
-// TestAResponderCannotEndAWriteThatIsBeingSent: a user may use the memory of a slice again when it has ended. What
-// comes to be there is not for the peer.
+// TestAResponderCannotEndAWriteThatIsBeingSent: a user may use the memory of a slice again when it has ended. The bytes
+// of then are not for the peer.
 func TestAResponderCannotEndAWriteThatIsBeingSent(t *testing.T) {
 	const size = 1 << 20
 	for name, frame := range map[string][]byte{

@@ -17,7 +17,7 @@ import (
 // they came. A process that slept for longer (SIGSTOP, a paused machine) asks their sender first, which may have
 // given them up.
 //
-// The kernel stamps what comes (SO_TIMESTAMPNS). It joins a short packet to the one before, which then has the stamp of
+// The kernel stamps packets (SO_TIMESTAMPNS). It joins a short packet to the one before, which then has the stamp of
 // the newer one: behind a few KiB that were given up, the questions of their sender would make all of it look new. So
 // the transport also has a pulse, and finds a sleep by the beats that it has missed. (Decision 0184.)
 

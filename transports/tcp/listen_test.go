@@ -11,7 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A listener that is shut down can accept nothing, and epoll reports it for ever: as one whose process lacks memory.
+// A listener that is shut down can accept nothing, and epoll reports it for ever: as one in a process without memory.
 func TestAListenerThatCannotAcceptRests(t *testing.T) {
 	e := newTestEndpoint(t, Settings{})
 	tr := e.tr.(*Transport)

@@ -159,7 +159,7 @@ func TestAlternatesAreDialledWhileARailOfTheirEndsIsDown(t *testing.T) {
 	require.Zero(t, l.wantedFrom(over[len(over)-1]), "an end that no rail has")
 }
 
-// A rail that is up shows that the peer lives, whatever another one's dial and the control plane say.
+// A rail that is up shows that the peer lives, although another one is refused and the control plane is silent.
 func TestAPeerWithARailIsNotGone(t *testing.T) {
 	for _, up := range []bool{true, false} {
 		tr := newTestEndpoint(t, Settings{}).tr.(*Transport)

@@ -76,8 +76,8 @@ func discard(fd, n int) (int, unix.Errno) {
 	return socketCall(unix.SYS_RECVFROM, uintptr(fd), 0, uintptr(n), unix.MSG_DONTWAIT|unix.MSG_TRUNC, uintptr(n))
 }
 
-// arrivalAge returns for how long the next byte of the stream has been waiting in the socket; false if there is none. It
-// is less where the kernel has joined a later packet to its own.
+// arrivalAge returns for how long the next byte of the stream has been waiting in the socket; false if there is none.
+// It is less where the kernel has joined a later packet to its own.
 func arrivalAge(fd int) (time.Duration, bool) {
 	var b [1]byte
 	var control [128]byte

@@ -15,7 +15,7 @@
 //
 //	point               an engine's end, and its close
 //	link greet          our way into a peer: the life of a link, and the greeting
-//	serve grants        peers that greet us, and what they hold of ours
+//	serve grants        peers that greet us, and their grants
 //	watch wire          ends of processes, and messages
 //
 // # Locks

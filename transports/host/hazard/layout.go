@@ -34,7 +34,7 @@ type header struct {
 	left  atomic.Uint64 // 0 or one of the values below
 }
 
-// layout says what is in a page.
+// layout is the part of a header that never changes.
 type layout struct {
 	magic   uint64
 	version uint32
