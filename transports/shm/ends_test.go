@@ -16,6 +16,7 @@ import (
 	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 const within = 20 * time.Second // of things that take no time
@@ -215,4 +216,40 @@ func TestAnAnswerNamesThePageAlone(t *testing.T) {
 	}
 	require.Equal(t, expected, answer())
 	require.Zero(t, a.tr.Grants())
+}
+
+// A peer says that it has left while one of its copiers is inside. The owner believes the page.
+func TestARevocationWaitsForACopierOfAPeerThatSaysItHasLeft(t *testing.T) {
+	a := &alone{up: make(chan transport.RailInfo, 8)}
+	tr, err := Factory{}.Open(t.Context(), Settings{}, a, a)
+	require.NoError(t, err)
+	a.tr = tr.(*Transport)
+	defer func() { require.NoError(t, tr.Close(context.Background())) }()
+	b := area(t, 4096)
+	key, _, err := tr.Register(t.Context(), mem.Region{Addr: addressOf(b), Size: 4096, Fd: -1})
+	require.NoError(t, err)
+	welcome, err := tr.Serve(t.Context(), a.Self(), access.Hello(version, access.NewToken(), manifest.Claim{}))
+	require.NoError(t, err)
+	r := kit.NewReader(welcome)
+	r.U8()
+	token := access.Token(r.Bytes(len(access.Token{})))
+	_, _, _, _, _ = r.U32(), r.U64(), r.U32(), r.U64(), r.U64() // the claim
+	view, err := hazard.NewView(int(r.U32()))
+	require.NoError(t, err)
+	slot := view.Enter(a.tr.regions.Lookup(key).name, 0, 0)
+	require.GreaterOrEqual(t, slot, hazard.Slot(0))
+
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		_, _ = tr.Serve(context.Background(), a.Self(), access.Call(version, access.CallLeave, token))
+	}()
+	require.Eventually(t, func() bool { return a.tr.Grants() == 0 }, within, time.Millisecond)
+	self := a.Self()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	require.Error(t, tr.Revoke(ctx, key, &self, transport.ForGood))
+	view.Leave(slot)
+	require.NoError(t, tr.Revoke(t.Context(), key, &self, transport.ForGood))
+	<-left
 }

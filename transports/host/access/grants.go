@@ -60,11 +60,13 @@ type grants struct {
 	max     int
 	spared  time.Duration // how long a grant is kept that its peer has not come for
 	byToken map[Token]*Grant
+	leaving map[*Grant]struct{} // that have ended, with a page in which somebody may be still
 	closed  bool
 }
 
 func (gs *grants) init(p *Point) {
 	gs.p, gs.byToken, gs.meetings = p, map[Token]*Grant{}, make(chan struct{}, meetingsMax)
+	gs.leaving = map[*Grant]struct{}{}
 	gs.max, gs.spared = grantsMax, GreetLimit
 	var files unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
@@ -234,12 +236,19 @@ func (gs *grants) keep(g *Grant) (*Grant, *errs.Error) {
 	return g, nil
 }
 
-// of returns the grants of a peer from which a region is taken back, and writes that down for later ones.
+// of returns the grants of a peer from which a region is taken back, and writes that down for later ones. A copier may
+// be in the page of one that has ended: its peer has said that there is none, and need not be right.
 func (gs *grants) of(peer *transport.Peer, door *kit.Door, epoch transport.Epoch) []*Grant {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	door.Shut(peer, epoch)
-	return gs.ofLocked(peer)
+	list := gs.ofLocked(peer)
+	for g := range gs.leaving {
+		if g.Peer.ID == peer.ID {
+			list = append(list, g)
+		}
+	}
+	return list
 }
 
 func (gs *grants) ofLocked(peer *transport.Peer) (list []*Grant) {
@@ -266,20 +275,37 @@ func (gs *grants) named(from transport.Peer, token Token) *Grant {
 func (gs *grants) end(g *Grant, limit time.Duration) {
 	gs.mu.Lock()
 	_, known := gs.byToken[g.token]
-	delete(gs.byToken, g.token)
+	if known {
+		delete(gs.byToken, g.token)
+		gs.leaving[g] = struct{}{}
+	}
 	gs.mu.Unlock()
 	if !known {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if err := gs.p.Table.Retire(ctx, g.page); err != nil {
+	err := gs.p.Table.Retire(ctx, g.page)
+	if err != nil {
 		gs.p.Host.Log().Warn("detached peer", "peer", g.Peer.Address, "err", err)
 	}
+	gs.mu.Lock()
+	gs.forgetLeft(g, err == nil)
+	gs.mu.Unlock()
 	if g.process != nil {
 		gs.p.watcher.remove(g.process.Fd())
 	}
 	gs.p.release(g)
+}
+
+// forgetLeft forgets a grant that has ended with a quiet page, and all others of which the page has gone by now.
+// Holds mu.
+func (gs *grants) forgetLeft(g *Grant, quiet bool) {
+	for other := range gs.leaving {
+		if other == g && quiet || !gs.p.Table.Has(other.page) {
+			delete(gs.leaving, other)
+		}
+	}
 }
 
 // release closes the grant's own resources; its page is the hazard table's.

@@ -294,6 +294,13 @@ func (t *Table) Retire(ctx context.Context, p *Page) error {
 	return nil
 }
 
+// Has reports whether a page is there still: a retired one goes when nobody is inside.
+func (t *Table) Has(p *Page) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Contains(t.pages, p)
+}
+
 // sweepLocked lets retired pages go in which no slot counts any more.
 func (t *Table) sweepLocked() {
 	t.pages = slices.DeleteFunc(t.pages, func(p *Page) bool {
