@@ -86,8 +86,8 @@ func unlessOff(text string, value bool) any {
 	return value
 }
 
-// layersOfUpstream reads the variables that stand for one key, each as a layer of its own. So a value that the key
-// refuses is an error that names its variable.
+// layersOfUpstream reads the variables that stand for one key (decision 0188), each as a layer of its own. So a value
+// that the key refuses is an error that names its variable.
 func layersOfUpstream(env func(name string) string, weak bool) (layers []layer) {
 	for _, v := range ofUpstream() {
 		text := strings.TrimSpace(env(v.name))

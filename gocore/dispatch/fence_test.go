@@ -285,14 +285,14 @@ func TestATaskThatAFenceRefusedDoesNotFailOver(t *testing.T) {
 	require.ErrorContains(t, s.Err, `region "kv": the region was fenced by its owner after the transfer had begun`)
 }
 
-// News of one region may come by its key of before and by its key of now. The newest fence counts, in whatever order.
+// News of one region may come by its key of before and by its key of now. The newest fence counts, in any order.
 func TestTheNewestFenceOfARegionCounts(t *testing.T) {
 	for range 32 { // the order is that of a map
 		r := newRig(t, Options{})
 		id := r.link(1, 0, 1, kib)
 		r.core.Rekey(id, 1, 2, nil, r.now)
-		spec := TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: to(r.core, id), Local: 1 << 20, Remote: 1 << 30,
-			Length: 8 * kib, Epoch: 7}
+		spec := TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: to(r.core, id), Local: 1 << 20,
+			Remote: 1 << 30, Length: 8 * kib, Epoch: 7}
 		b := r.submitAll(spec)
 		r.core.Fenced(map[RegionKey]transport.Epoch{{id, 1}: 9, {id, 2}: 5}, r.now)
 		r.step()
