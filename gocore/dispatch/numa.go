@@ -10,10 +10,11 @@ import (
 // bytes that it has no room for, or would take many times as long for. A transport may know more: how far the NIC of
 // each end is from the memory there. Then the farther end counts.
 //
-// With RailOptions.OwnNode (allow_cross_numa is false) they do not help: as long as the link has a usable rail on the
-// memory's node, rails of other nodes leave its tasks alone, and take others that wait behind them. When it has none,
-// by failure or because no NIC is there, every rail may, since nobody is to see FAILED while a path is left. An unknown
-// node keeps nobody away: memory without a node goes everywhere, a rail without one takes everything.
+// With RailOptions.OwnNode (allow_cross_numa is false, or strict_local_numa true) they do not help: as long as the link
+// has a usable rail on the memory's node, rails of other nodes leave its tasks alone, and take others that wait behind
+// them. When it has none, by failure or because no NIC is there, every rail may, since nobody is to see FAILED while a
+// path is left. An unknown node keeps nobody away: memory without a node goes everywhere, a rail without one takes
+// everything.
 
 // numaNodesMax is the number of NUMA nodes that are kept apart; a rail beyond counts as one without a known node.
 const numaNodesMax = 64

@@ -30,8 +30,8 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 
 // railOptions hands the keys of rails to the core.
 func railOptions(r *config.Rail) dispatch.RailOptions {
-	options := dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, ByDeadline: r.ByDeadline,
-		SuspectAfter: r.SuspectAfter, PerEntry: r.PromotionPerEntry,
+	options := dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA || r.StrictLocalNUMA,
+		ByDeadline: r.ByDeadline, SuspectAfter: r.SuspectAfter, PerEntry: r.PromotionPerEntry,
 		Slots: qos.Slots{Interval: r.SlotInterval, Borrow: r.SlotBorrow},
 		Settings: rail.Settings{Threshold: r.ErrorThreshold, Window: r.ErrorWindow, Cooldown: r.Cooldown,
 			CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity, Recovery: r.HealthRecovery,

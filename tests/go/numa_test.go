@@ -76,16 +76,16 @@ var farAway = []float64{1, 1e6, 1e6}
 func TestTheRailOfTheMemorysNodeCarries(t *testing.T) {
 	for name, open := range sockets() {
 		for own := range 2 {
-			for _, only := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, node %d, alone %v", name, own+1, only), func(t *testing.T) {
-					here, there := open(t, map[string]any{
-						"transports/" + name + "/allow_cross_numa": !only,
-						"transports/" + name + "/numa_penalties":   farAway,
-						"rail_suspect_ms":                          900}), open(t, map[string]any{})
+			for key, alone := range map[string]any{"": nil, "allow_cross_numa": false, "strict_local_numa": true} {
+				t.Run(fmt.Sprintf("%s, node %d, %s", name, own+1, key), func(t *testing.T) {
+					settings := map[string]any{"transports/" + name + "/numa_penalties": farAway,
+						"rail_suspect_ms": 900}
 					size := 64 << 10
-					if only {
+					if key != "" {
+						settings["transports/"+name+"/"+key] = alone
 						size = 16 << 20 // more than a rail has room for
 					}
+					here, there := open(t, settings), open(t, map[string]any{})
 					source, destination := memory(t, size), newGuarded(t, size)
 					fill(source, own)
 					_, err := here.Register(engine.Memory{Addr: address(source), Size: uint64(size),
