@@ -76,11 +76,12 @@ func TestATryHasFewSockets(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- d.scout(time.Now().Add(time.Hour)) }()
 	first, seen := map[string]bool{}, map[string]bool{}
-	for len(seen) < len(first)+3*scoutsMost {
+	for looks := 0; len(seen) < len(first)+3*scoutsMost; {
 		now := openSockets(t, before)
 		maps.Copy(seen, now)
-		if len(first) == 0 {
-			first = now
+		if looks < 2 && len(now) > 0 { // one look may miss the oldest: sockets come while it goes through the list
+			looks++
+			maps.Copy(first, now)
 		}
 	}
 	d.obsolete.Store(true)
