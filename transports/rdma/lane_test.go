@@ -244,13 +244,18 @@ func TestALaneMovesWhenATickSeesThatItDid(t *testing.T) {
 	}
 }
 
-// TestACompletionOfAnEarlierLifeEndsNothing: turns begin anew with each life of a lane, and a NIC may report late.
-func TestACompletionOfAnEarlierLifeEndsNothing(t *testing.T) {
+// underWay is a rail that has fallen silent under a slice.
+func underWay(t *testing.T) (*rig, *rail, *transport.Slice) {
 	r := newRigOver(t, 1, func(s *Settings) { s.Timeout, s.Retries = 14, 6 })
-	rail := r.first()
 	r.f.Control(t, "silence fake0 1")
 	s := r.slice(t, r.c.Rail(t), 0, 4096)
 	require.Equal(t, 1, r.c.Submit(s))
+	return r, r.first(), s
+}
+
+// TestACompletionOfAnEarlierLifeEndsNothing: turns begin anew with each life of a lane, and a NIC may report late.
+func TestACompletionOfAnEarlierLifeEndsNothing(t *testing.T) {
+	r, rail, s := underWay(t)
 	rail.mu.Lock()
 	l := rail.opOf(s).lane
 	id := uint64(l.number)<<48 | uint64(l.life)<<32 | uint64(l.head-1)
@@ -282,11 +287,7 @@ func TestAPostingThatTheDeviceRefusesCostsItsLaneAlone(t *testing.T) {
 
 // TestASliceIsFoundByItsNumberToo: the core uses the memory of one again.
 func TestASliceIsFoundByItsNumberToo(t *testing.T) {
-	r := newRigOver(t, 1, func(s *Settings) { s.Timeout, s.Retries = 14, 6 })
-	rail := r.first()
-	r.f.Control(t, "silence fake0 1")
-	s := r.slice(t, r.c.Rail(t), 0, 4096)
-	require.Equal(t, 1, r.c.Submit(s))
+	r, rail, s := underWay(t)
 	other := *s
 	rail.mu.Lock()
 	require.NotNil(t, rail.opOf(s))
@@ -316,11 +317,7 @@ func TestARailThatIsBeingAnnouncedOwesReady(t *testing.T) {
 
 // TestARailWithSlicesOutKeepsItsQueuePairs, also where it was asked to leave its place a moment before they came.
 func TestARailWithSlicesOutKeepsItsQueuePairs(t *testing.T) {
-	r := newRigOver(t, 1, func(s *Settings) { s.Timeout, s.Retries = 14, 6 })
-	rail := r.first()
-	r.f.Control(t, "silence fake0 1")
-	s := r.slice(t, r.c.Rail(t), 0, 4096)
-	require.Equal(t, 1, r.c.Submit(s))
+	r, rail, s := underWay(t)
 	rail.mu.Lock()
 	rail.leaving = true
 	rail.unlock()
