@@ -19,7 +19,8 @@ _PRIORITY = _abi.COLUMNS.index("priority")
 def listed(requests: Any) -> list[Any]:
     """Requests as a list."""
     if not isinstance(requests, Iterable):
-        raise InvalidArgumentError(f"requests is {shown(requests)}: tent.Request objects or a RequestArray are needed")
+        message = f"request_list is {shown(requests)}: tent.Request objects or a RequestArray are needed"
+        raise InvalidArgumentError(message)
     return list(requests)
 
 

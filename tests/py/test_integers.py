@@ -245,7 +245,7 @@ WRONG: dict[str, Callable[[tent.TransferEngine], object]] = {
     "location is 7": lambda e: e.allocate_local_memory(64, 7),  # type: ignore[arg-type]
     "segment_name is 5": lambda e: e.open_segment(5),  # type: ignore[arg-type]
     "batch_size is 1099511627776: it must be from 1 to 2^31 - 1": lambda e: e.allocate_transfer_batch(1 << 40),
-    "requests is None": lambda e: e.submit_transfer(1, None),  # type: ignore[arg-type]
+    "request_list is None": lambda e: e.submit_transfer(1, None),  # type: ignore[arg-type]
     "notifi is None": lambda e: e.send_notifi(0, None),  # type: ignore[arg-type]
 }
 
