@@ -8,6 +8,7 @@ ForkError; no call into Go happens there, not even in `__del__` or at exit.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -76,9 +77,17 @@ def forked() -> bool:
     return _forked
 
 
-def reachable() -> bool:
-    """Whether a finalizer may call Go: not in a forked child, and not while the interpreter ends."""
-    return not _forked and not sys.is_finalizing()
+def finalizer(method: Callable[P, None]) -> Callable[P, None]:
+    """Makes a method one that garbage collection may call: it does nothing in a forked child, and while the interpreter
+    ends. At the end the globals of modules are None, so what decides is kept here."""
+    ending = sys.is_finalizing
+
+    @functools.wraps(method)
+    def run(*given: P.args, **named: P.kwargs) -> None:
+        if not ending() and not _forked:
+            method(*given, **named)
+
+    return run
 
 
 def load() -> Library:

@@ -174,8 +174,9 @@ class Batch:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Batch cannot be pickled or copied; it belongs to its engine")
 
+    @_native.finalizer
     def __del__(self) -> None:
-        if getattr(self, "_builder", 0) and _native.reachable():
+        if getattr(self, "_builder", 0):
             self._discard()
 
 

@@ -486,8 +486,9 @@ class Engine(Moves, Admission):
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Engine cannot be pickled; send engine.export() and open it in the other process")
 
+    @_native.finalizer
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or not _native.reachable():
+        if getattr(self, "_closed", True):
             return
         warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
         close_in_background(self)

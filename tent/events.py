@@ -168,8 +168,9 @@ class Events(Stream[Event]):
     def __reduce__(self) -> str:
         raise TypeError("Events cannot be pickled; they belong to their engine")
 
+    @_native.finalizer
     def __del__(self) -> None:
-        if not self._closed and not self._engine.closed and _native.reachable():
+        if not self._closed and not self._engine.closed:
             self.close()
 
 

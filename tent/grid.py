@@ -97,8 +97,9 @@ class Grid:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied; it belongs to its engine")
 
+    @_native.finalizer
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and _native.reachable():
+        if not getattr(self, "_closed", True):
             self.close()
 
 

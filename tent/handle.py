@@ -210,6 +210,7 @@ class Handle:
         self._words.release()
         loop.forget()
 
+    @_native.finalizer
     def _dropped(self, batch: int, at: int, keep: object, asked: bool) -> None:
         """A Transfer was garbage collected, perhaps in the middle of anything: if it goes on, so does its memory. The
         batch of one that has COMPLETED is given back, with those of the small ones before it."""
@@ -217,7 +218,7 @@ class Handle:
             if self._states[at] == COMPLETED:
                 self._spent.append(batch)
                 self._free_spent()
-            elif not sys.is_finalizing():
+            else:
                 self._hub.watch(batch, Orphan(self, keep, asked))
         except (ValueError, RuntimeError, TentError):
             pass  # the engine has closed meanwhile, or this is a forked child

@@ -33,8 +33,9 @@ class Memory:
         self.owner = owner
         self._free = free
 
+    @_native.finalizer
     def __del__(self) -> None:
-        if self._free is not None and _native.reachable():
+        if self._free is not None:
             self._free()
 
     @property

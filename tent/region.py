@@ -430,8 +430,9 @@ class Region:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Region cannot be pickled; send engine.export() and open it in the other process")
 
+    @_native.finalizer
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or self._engine.closed or not _native.reachable():
+        if getattr(self, "_closed", True) or self._engine.closed:
             return
         try:
             if self.closed:  # its time was over

@@ -352,8 +352,9 @@ class Segment:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Segment cannot be pickled; send engine.export() and open it in the other process")
 
+    @_native.finalizer
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and _native.reachable():
+        if not getattr(self, "_closed", True):
             try:
                 self.close()
             except Exception:  # the engine is closing at this moment, on another thread

@@ -254,6 +254,36 @@ def _in_pool(_: int) -> bool:
 
 
 @pytest.mark.interpreter
+def test_an_end_that_clears_modules_before_objects_is_silent() -> None:
+    """The interpreter clears modules that somebody holds, the latest import first. What the program's own module has
+    is collected last, when the names of tent's modules are None. vLLM's processes end so."""
+    program = """
+        import ctypes, sys
+        import tent
+        from tent.compat.nixl import nixl_agent
+
+        engine, other = tent.Engine(), tent.Engine()
+        ours, theirs = bytearray(4096), bytearray(4096)
+        region, offered = engine.register(ours, name="ours"), other.register(theirs, name="theirs")
+        peer = engine.open(other.address)
+        moved, moving = engine.write(region, peer["theirs"]), engine.write(region, peer["theirs"])
+        assert moved.result(10) == 4096
+        grid, batch, memory = engine.pages([region], 1024), engine.batch(), engine.allocate(4096)
+        events = engine.events()
+        agent = nixl_agent("one")
+        descs = agent.register_memory([(ctypes.addressof(ctypes.c_char.from_buffer(ours)), 4096, 0, "")], "DRAM")
+        agent.add_remote_agent(agent.get_agent_metadata())
+        handle = agent.initialize_xfer("WRITE", descs.trim(), descs.trim(), "one")
+        agent.transfer(handle)
+        held = list(sys.modules.values())
+        for module in held:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+    """
+    done = apart.run(program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.interpreter
 def test_importing_then_forking_works_and_spawn_always_does() -> None:
     done = run("""
         import multiprocessing, tent

@@ -433,7 +433,8 @@ class nixl_agent:
         state = "closed" if self._closed else f"at {self.engine.address}"
         return f"<nixl_agent {self.name!r} over tent, {state}>"
 
+    @_native.finalizer
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and _native.reachable():
+        if not getattr(self, "_closed", True):
             with contextlib.suppress(Exception):
                 self.close()

@@ -194,11 +194,10 @@ class nixl_xfer_handle:
             transfer.exception()  # asked for: it is not logged as forgotten
         self._sent, self._post = None, None
 
+    @_native.finalizer
     def __del__(self) -> None:
         """Cancels the transfer, as upstream's handle does that is dropped, and waits for nothing: the engine holds the
         memory until it is quiet."""
-        if not _native.reachable():
-            return
         for transfer in getattr(self, "_sent", None) or ():
             with contextlib.suppress(TentError):  # the engine has closed
                 transfer.cancel()
