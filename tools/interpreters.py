@@ -118,6 +118,7 @@ CLIENT_STACKS = (
     "nixl-cu13==1.5.1",
     "mooncake-transfer-engine-non-cuda==0.3.13.post1",
     "sglang==0.5.23",  # its classes of disaggregation; its engine needs kernels of a GPU
+    "ray==2.60.0",
 )
 
 

@@ -20,6 +20,7 @@ from .versions import unfit
 BASE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker"
 LOADER = "vllm.distributed.nixl_utils"
 NAMES = ("NixlWrapper", "nixl_agent_config")
+VERSION_CHECK = "check_nixl_version"  # of the NIXL that is installed; vLLM has it since 0.33
 WHERE = "kv_connector_extra_config"
 LAYOUT = "VLLM_SSM_CONV_STATE_LAYOUT"
 INSTEAD = 'take "NixlConnector" under `tent run --as nixl` instead'
@@ -93,14 +94,18 @@ def _genuine(loader: ModuleType, name: str, *given: Any, **named: Any) -> Any:
 
 @contextlib.contextmanager
 def standing(module: ModuleType, options: Mapping[str, Any] | None) -> Iterator[None]:
-    """Puts tent's agent in the place of NIXL's, for workers that are made inside; one thread at a time."""
+    """Puts tent's agent in the place of NIXL's, for workers that are made inside; one thread at a time. They work
+    beside any NIXL, also one that is too old for vLLM."""
     from ..compat import nixl
 
+    instead = {
+        "NixlWrapper": partial(nixl.nixl_agent, options=options),
+        "nixl_agent_config": nixl.nixl_agent_config,
+        VERSION_CHECK: lambda oldest: None,
+    }
     with _swapping:
-        before = {name: getattr(module, name) for name in NAMES}
-        vars(module).update(
-            NixlWrapper=partial(nixl.nixl_agent, options=options), nixl_agent_config=nixl.nixl_agent_config
-        )
+        before = {name: getattr(module, name) for name in instead if hasattr(module, name)}
+        vars(module).update({name: instead[name] for name in before})
         try:
             yield
         finally:

@@ -143,3 +143,13 @@ def test_names_that_are_not_known_are_no_errors_where_upstream_has_none(agents: 
         assert agent.get_backend_mem_types(name) == [] and agent.get_backend_params(name) == {}
     assert agent.get_plugin_mem_types("nobody") == [] and agent.get_plugin_params("nobody") == {}
     assert agent.get_plugin_mem_types("GDS") == ["DRAM_SEG", "VRAM_SEG", "FILE_SEG"]
+
+
+def test_the_parameters_of_a_backend_are_those_that_it_was_created_with(agents: Agents) -> None:
+    """vLLM's tier of kvcr compares them with its own, and refuses others."""
+    agent, given = agents("a"), {"ios_pool_size": "4", "use_aio": "true"}
+    agent.create_backend("POSIX", given)
+    given["use_aio"] = agent.get_backend_params("POSIX")["use_aio"] = "changed"
+    agent.create_backend("POSIX", {})
+    assert agent.get_backend_params("POSIX") == {"ios_pool_size": "4", "use_aio": "true"}
+    assert agent.get_backend_params("UCX") == {}

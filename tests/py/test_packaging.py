@@ -226,6 +226,8 @@ def test_a_build_without_go_says_so(
     builder: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("GOCACHE", "GOMODCACHE", "GOPATH", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
     builder.announce()
     said = capsys.readouterr().err
     assert "downloads" in said and "MB" in said and "minutes" in said and str(builder.OWN) in said

@@ -62,9 +62,10 @@ def test_nixl(options: dict[str, object], metadata: str) -> None:
     source, target = numpy.full(SIZE, 7, numpy.uint8), numpy.zeros(SIZE, numpy.uint8)
     mine, theirs = [(source.ctypes.data, SIZE, 0)], [(target.ctypes.data, SIZE, 0)]
     one.register_memory([(*mine[0], "")], "DRAM")
-    states = []
+    states, blobs = [], set()
     for i in range(3):
         registered = two.register_memory([(*theirs[0], "")], "DRAM")
+        blobs.add(two.get_agent_metadata())
         if i == 0 or metadata == "again":
             one.add_remote_agent(two.get_agent_metadata())
         local, remote = one.prep_xfer_dlist("", mine, "DRAM"), one.prep_xfer_dlist("two", theirs, "DRAM")
@@ -79,6 +80,7 @@ def test_nixl(options: dict[str, object], metadata: str) -> None:
     one.close()
     two.close()
     assert states == ["DONE"] * 3
+    assert len(blobs) == 3, "vLLM's servers shake hands again after a sleep only if the metadata has changed"
 
 
 def test_plain_addresses_of_the_engine() -> None:

@@ -163,6 +163,22 @@ def test_the_real_packages_other_modules_stay(tmp_path: Path) -> None:
     assert done.stdout.split() == ["real", "tent.compat.mooncake"], done.stderr
 
 
+def test_the_version_of_nixl_is_that_for_which_tent_stands(tmp_path: Path) -> None:
+    """vLLM looks for it, and refuses a NIXL before 1.5."""
+    site = tmp_path / "site"
+    for part in ("nixl", "nixl-1.3.0.dist-info"):
+        (site / part).mkdir(parents=True)
+    (site / "nixl" / "__init__.py").write_text("raise ImportError('the real package was imported')\n")
+    (site / "nixl-1.3.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: nixl\nVersion: 1.3.0\n")
+    (site / "nixl-1.3.0.dist-info" / "top_level.txt").write_text("nixl\n")
+    code = (
+        "from importlib.metadata import packages_distributions, version;"
+        "import nixl; print(*packages_distributions()['nixl'], version('nixl'), nixl.nixl_agent.__module__)"
+    )
+    done = tent_run("run", "--as", "nixl", "--", sys.executable, "-c", code, PYTHONPATH=str(site))
+    assert done.stdout.split() == ["nixl", "nixl", "1.5.1", "tent.compat.nixl.agent"], done.stderr
+
+
 def test_a_real_module_gets_the_part_of_the_engine_that_tent_does_not_have(tmp_path: Path) -> None:
     real = tmp_path / "site" / "mooncake"
     real.mkdir(parents=True)

@@ -86,6 +86,8 @@ class Worker:
     """As vLLM's worker: it takes its agent from the names of its module."""
 
     def __init__(self, module: ModuleType) -> None:
+        if hasattr(module, "check_nixl_version"):  # since vLLM 0.33
+            module.check_nixl_version("1.5.0")
         configuration = module.nixl_agent_config(num_threads=4, capture_telemetry=True)
         self.nixl_wrapper = module.NixlWrapper("worker", configuration)
         self.stats: Stats | None = None
@@ -288,6 +290,16 @@ def test_nixl_is_not_asked_for_until_vllm_wants_its_own(stack: Stack) -> None:
         stack.base.NixlWrapper("theirs", None)
     vars(stack.loader)["NixlWrapper"] = lambda *given: given
     assert stack.base.NixlWrapper("theirs", None) == ("theirs", None)
+
+
+def test_a_nixl_that_is_too_old_for_vllm_is_no_obstacle(stack: Stack) -> None:
+    def check_nixl_version(oldest: str) -> None:
+        raise RuntimeError(f"NIXL >= {oldest} is required")
+
+    vars(stack.base)["check_nixl_version"] = check_nixl_version
+    made(stack, {"config": {"log_level": "error"}}).connector_worker.nixl_wrapper.close()
+    with pytest.raises(RuntimeError, match=r"1\.5\.0 is required"):
+        stack.base.check_nixl_version("1.5.0")
 
 
 def test_names_are_put_back_after_a_failure(stack: Stack) -> None:

@@ -113,12 +113,12 @@ class nixl_agent:
         return self.backends.memory_of(backend)
 
     def get_backend_params(self, backend: str) -> dict[str, str]:
-        """The parameters of a backend: none, tent has settings."""
-        return {}
+        """The parameters that a backend was created with; none of one that was not. tent itself has settings."""
+        return self.backends.params_of(backend)
 
     def create_backend(self, backend: str, initParams: Mapping[str, str] | None = None) -> None:
-        """Makes a backend's name usable. Its parameters have no meaning here."""
-        self.backends.create(backend)
+        """Makes a backend's name usable. Its parameters are kept, and have no meaning here."""
+        self.backends.create(backend, initParams)
 
     # Descriptor lists
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .errors import nixlNotFoundError
 
@@ -41,9 +41,19 @@ def known(name: str) -> str:
 class Backends(dict[str, nixl_backend_handle]):
     """The backends that an agent has created, with a number for each."""
 
-    def create(self, name: str) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self._params: dict[str, dict[str, str]] = {}
+
+    def create(self, name: str, params: Mapping[str, str] | None = None) -> None:
         """Makes a backend's name usable. Again: no effect."""
-        self.setdefault(known(name), next(_numbers))
+        if known(name) not in self:
+            self[name] = next(_numbers)
+            self._params[name] = dict(params or {})
+
+    def params_of(self, name: str) -> dict[str, str]:
+        """The parameters of a backend that was created; of any other one none."""
+        return dict(self._params.get(name, {}))
 
     def memory_of(self, name: str) -> list[str]:
         """The kinds of memory that a backend has; of one that was not created none, and a line in the log."""
