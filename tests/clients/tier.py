@@ -1,7 +1,8 @@
-"""Two other users of NIXL inside vLLM, each in two processes: a program that moves blocks and looks at every byte.
+"""Other users of NIXL and Mooncake inside vLLM: two processes that move blocks, and look at every byte.
 
-Its word is `p2p`, the tier of vLLM's offloading that WRITEs blocks to other servers, or `encoder`, the cache of
-encoders' outputs, which READs them. It prints a JSON object with what it saw.
+The word is `p2p`, the tier of vLLM's offloading that WRITEs blocks to other servers by NIXL, `encoder`, the cache of
+encoders' outputs, which READs them by NIXL, or `embedding`, which WRITEs such outputs by Mooncake. A JSON object says
+what was seen.
 """
 
 from __future__ import annotations
@@ -74,11 +75,28 @@ class Encoder:
         return str(state)
 
 
+class Embedding:
+    """The transport of outputs by Mooncake, with its memory."""
+
+    def __init__(self, name: str) -> None:
+        import torch
+        from vllm.distributed.ec_transfer.ec_connector.mooncake.transfer import (  # type: ignore[import-not-found]
+            MooncakeTransfer,
+        )
+
+        self.tensor = torch.zeros((BLOCKS, SIZE), dtype=torch.uint8)
+        self.blocks = self.tensor.numpy()
+        self.transport = MooncakeTransfer("127.0.0.1", "tcp")
+        self.known = (self.transport.local_session(), self.tensor.data_ptr())
+
+
 def served(kind: type, filled: bool, pipe: Connection) -> None:
     """The other process: it answers `which`, the pattern's number of each block that has one, and `messages`."""
     side = kind("decode")
     if filled:
         patterned(side.blocks)
+    if kind is Embedding:
+        assert side.transport.register_memory(side.tensor) == 0
     pipe.send(side.known)
     for word in iter(pipe.recv, "end"):
         pipe.send(which(side.blocks) if word == "which" else side.transport.get_new_notifs())
@@ -125,7 +143,10 @@ def p2p() -> dict[str, Any]:
     seen: dict[str, Any] = {"first": mine.write([1, 2, 3], [7, 9, 200]), "landed": first.ask("which")}
     first.kill()
     everywhere = list(range(BLOCKS))
-    seen["lost"] = mine.write(everywhere, everywhere)
+    for _ in range(4):  # a peer is given up at an error that says so, or at the third transfer that failed
+        seen["lost"] = mine.write(everywhere, everywhere)
+        if seen["lost"] != "failed":
+            break
     mine.transport.remove_remote_peer("peer")
     second = Other(P2P, False)
     mine.transport.add_remote_peer("peer", *second.known)
@@ -152,5 +173,26 @@ def encoder() -> dict[str, Any]:
     return seen
 
 
+def embedding() -> dict[str, Any]:
+    """Writes rows of one tensor, which are registered one by one, as long as a write of them runs."""
+    mine, other = Embedding("prefill"), Other(Embedding, False)
+    patterned(mine.blocks)
+    session, address = other.known
+    for here, there in (([1, 2, 3], [10, 20, 30]), ([2, 3, 4], [40, 255, 0])):
+        sources = mine.transport.acquire_sources([mine.tensor[i] for i in here])
+        mine.transport.write(session, sources, [address + SIZE * i for i in there], [SIZE] * 3)
+        assert mine.transport.release_sources(sources)
+    seen = {"landed": other.ask("which")}
+    other.kill()
+    sources = mine.transport.acquire_sources([mine.tensor[0]])
+    try:
+        mine.transport.write(session, sources, [address], [SIZE])
+    except RuntimeError:
+        seen["lost"] = "RuntimeError"
+    mine.transport.release_sources(sources)
+    mine.transport.close()
+    return seen
+
+
 if __name__ == "__main__":
-    print(json.dumps({"p2p": p2p, "encoder": encoder}[sys.argv[1]]()))
+    print(json.dumps({"p2p": p2p, "encoder": encoder, "embedding": embedding}[sys.argv[1]]()))
