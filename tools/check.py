@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -54,6 +54,7 @@ START = time.monotonic()
 TOTAL = 360 + 235
 ROOM = 1.5  # a stage, and all of them, fail beyond this multiple of the time that they usually take
 COLD = 480  # cold caches may add this
+MINUTE = 60.0  # between two words of a stage that runs
 REQUIRE = "REQUIRE"  # names stages that fail where this machine lacks something for them; elsewhere they are not run
 
 
@@ -181,12 +182,31 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
     return not failed
 
 
+@contextlib.contextmanager
+def progress(runner: Runner) -> Iterator[None]:
+    """Says each minute how far a stage has come."""
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(MINUTE):
+            say(f"{runner.name} runs: {runner.last_line()}")
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
 def run_stage(name: str, stage: Stage, ctx: Context, go: str, env: dict[str, str]) -> Result:
     """One stage. An error in it is one failure, and the next stage runs."""
     runner = Runner(name, go, env, niceness=NICENESS[stage.lane])
     watch = Stopwatch.start()
     try:
-        tally = not_run(name, ctx.missing[name]) if name in ctx.missing else stage.run(runner, ctx)
+        with progress(runner):
+            tally = not_run(name, ctx.missing[name]) if name in ctx.missing else stage.run(runner, ctx)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         say(f"{name}: {error}")
         tally = Tally(failed=1)

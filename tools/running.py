@@ -85,6 +85,7 @@ def reason(skip: xml.Element) -> str:
 
 
 SHOWN = 4 << 20  # bytes of a log: one that a loop has written would fill the disk once more
+LINE = 100  # bytes of its last line
 
 
 def end_all() -> None:
@@ -217,6 +218,13 @@ class Runner:
                     again.add(run(report.with_name("again.xml"), *tests))
                 tally.forgive(tests, again)
             return tally
+
+    def last_line(self) -> str:
+        """The last line of the log, which says how far a command has come; "" where there is none yet."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - LINE))
+            lines = log.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def show(self) -> None:
         """Prints the end of the log, as the stage's failure."""

@@ -192,6 +192,26 @@ def test_a_log_is_shown_once_where_it_is_shown_to_itself(runner: Runner, monkeyp
     assert runner.log.read_text().count("the end") == 2
 
 
+def test_a_long_stage_says_how_far_it_has_come(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "LOGS", tmp_path)
+    monkeypatch.setattr(running, "ROOT", tmp_path)
+    monkeypatch.setattr(check, "MINUTE", 0.001)
+    told = threading.Event()
+    monkeypatch.setattr(check, "say", lambda text: ("12 of 40" in text and told.set()) or print(text))
+
+    def writes(runner: Runner, _: stages.Context) -> Tally:
+        assert runner.last_line() == ""
+        runner.log.write_text("$ pytest\n" + "." * running.LINE + " 12 of 40\n\n")
+        assert told.wait(30)
+        return Tally(passed=1)
+
+    check.run_stage("slow", stages.Stage(writes, 1), stages.Context(1, {}, "3.11"), "go", {})
+    said = capsys.readouterr().out.splitlines()
+    assert f"slow runs: {'.' * (running.LINE - 11)} 12 of 40" in said and said[-1].startswith("slow: 1 passed")
+
+
 def test_a_check_that_cannot_be_made_here_is_skipped_with_its_reason(runner: Runner) -> None:
     assert runner.ok("sh", "-c", "echo first; echo no data here; exit 77", timeout=10) == Tally(
         skipped=1, reasons={"no data here": 1}
