@@ -8,7 +8,12 @@ from .._version import __version__
 
 logger = logging.getLogger("tent.integrations")
 
-TESTED = {"vLLM": ("0.32.0",), "SGLang": ("0.5.23",), "LMCache": ("0.5.6",)}  # `make test-clients` runs them
+TESTED = {  # `make test-clients` runs them
+    "vLLM": ("0.32.0",),
+    "SGLang": ("0.5.23",),
+    "LMCache": ("0.5.6",),
+    "Ray": ("2.60.0",),
+}
 
 
 def unfit(stack: str, version: str, error: Exception, instead: str) -> RuntimeError:

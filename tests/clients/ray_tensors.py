@@ -1,16 +1,19 @@
-"""Ray's direct transport of tensors by NIXL, between actors on CPUs: a program that compares every element.
+"""Ray's direct transport of tensors between actors on CPUs: a program that compares every element.
 
-Its last line is a JSON object with what it saw.
+Its word is the transport, `nixl` or `tent`. Its last line is a JSON object with what it saw.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import ray  # type: ignore[import-not-found]
 import torch
+from ray.experimental.rdt.util import get_tensor_transport_manager  # type: ignore[import-not-found]
 
+TRANSPORT = sys.argv[1]  # travels to the actors with their class
 COUNT, LIMIT = 1 << 18, 60  # elements of a tensor, seconds for a fetch
 
 
@@ -24,22 +27,33 @@ def equal(given: list[torch.Tensor], seed: int) -> bool:
     return len(given) == 3 and all(map(torch.equal, given, tensors(seed)))
 
 
+def manager() -> Any:
+    """The transport of this process."""
+    return get_tensor_transport_manager(TRANSPORT.upper())
+
+
+if TRANSPORT == "tent":
+    import tent.integrations.ray
+
+    tent.integrations.ray.register()
+
+
 @ray.remote(num_cpus=0.1, enable_tensor_transport=True)
 class Actor:
     """Makes tensors, and compares those of another actor."""
 
     def pool(self, size: int) -> None:
         """Lets Ray copy tensors into one registered pool."""
-        ray.experimental.register_nixl_memory_pool(size, torch.device("cpu"))
+        manager().register_nixl_memory_pool(size, torch.device("cpu"))
 
-    @ray.method(tensor_transport="nixl")  # type: ignore[untyped-decorator]
+    @ray.method(tensor_transport=TRANSPORT)  # type: ignore[untyped-decorator]
     def make(self, seed: int) -> list[torch.Tensor]:
         """Tensors that stay here until another actor wants them."""
         return tensors(seed)
 
     def put(self, seed: int) -> list[Any]:
         """A reference to tensors, for an actor that has buffers for them."""
-        return [ray.put(tensors(seed), _tensor_transport="nixl")]
+        return [ray.put(tensors(seed), _tensor_transport=TRANSPORT)]
 
     def compare(self, given: list[torch.Tensor], seed: int) -> bool:
         """Whether they came whole."""
@@ -52,10 +66,8 @@ class Actor:
         return equal(ray.get(references[0], timeout=LIMIT), seed) and equal(places, seed)
 
     def module(self) -> str:
-        """The file behind NIXL."""
-        import nixl  # type: ignore[import-not-found]
-
-        return str(nixl.__file__)
+        """The module of the agent."""
+        return type(manager().get_nixl_agent()).__module__
 
 
 def get(reference: Any) -> Any:

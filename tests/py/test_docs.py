@@ -27,7 +27,7 @@ ELSEWHERE = {"docker", "kubectl", "ip", "ss", "sysctl", "pip", "go", "curl", "gc
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     """All Python blocks of a page, from top to bottom, are one program."""
     text = program(page)
-    for module, project in (("torch", "PyTorch"), ("numpy", "NumPy")):
+    for module, project in (("torch", "PyTorch"), ("numpy", "NumPy"), ("ray", "Ray")):
         if f"import {module}" in text and importlib.util.find_spec(module) is None:
             pytest.skip(f"{project} is not installed")
     path = tmp_path / f"{page.stem.replace('-', '_')}.py"
