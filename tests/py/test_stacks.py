@@ -179,6 +179,22 @@ def test_the_version_of_nixl_is_that_for_which_tent_stands(tmp_path: Path) -> No
     assert done.stdout.split() == ["nixl", "nixl", "1.5.1", "tent.compat.nixl.agent"], done.stderr
 
 
+@pytest.mark.parametrize("package", ["nixl_cu12", "nixl_cu13", "nixl_rocm"])
+def test_the_packages_behind_nixl_are_tents_too(tmp_path: Path, package: str) -> None:
+    """TensorRT-LLM imports nixl_cu13 before nixl, and vLLM nixl_rocm on AMD's GPUs."""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("raise ImportError('the real package was imported')\n")
+    code = (
+        f"import {package} as p, {package}._api as a, {package}._bindings as b;"
+        "assert p._api is a and p.nixl_agent is a.nixl_agent and p.NIXL_ERR_NOT_FOUND == b.NIXL_ERR_NOT_FOUND == -4;"
+        "assert p.malloc_passthru is p._utils.malloc_passthru and p.nixlXferTelemetry is b.nixlXferTelemetry;"
+        "print(p.nixl_agent.__module__, p.logging.get_logger(__name__).name)"
+    )
+    done = tent_run("run", "--as", "nixl", "--", sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
+    assert done.stdout.split() == ["tent.compat.nixl.agent", "tent.compat.nixl"], done.stderr
+    assert f"stands for {package} in process" in done.stderr
+
+
 def test_a_real_module_gets_the_part_of_the_engine_that_tent_does_not_have(tmp_path: Path) -> None:
     real = tmp_path / "site" / "mooncake"
     real.mkdir(parents=True)

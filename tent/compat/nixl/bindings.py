@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NoReturn
 
 from . import errors
@@ -20,7 +21,24 @@ from .descriptors import (
 from .errors import *  # noqa: F403
 from .handles import nixlXferTelemetry
 
-NIXL_IN_PROG, NIXL_SUCCESS = 1, 0
+
+class nixl_status_t(IntEnum):
+    """Upstream's statuses. Calls of nixl_agent raise the error class of one, and never return it."""
+
+    NIXL_IN_PROG = 1
+    NIXL_SUCCESS = 0
+    NIXL_ERR_NOT_POSTED = -1
+    NIXL_ERR_INVALID_PARAM = -2
+    NIXL_ERR_BACKEND = -3
+    NIXL_ERR_NOT_FOUND = -4
+    NIXL_ERR_MISMATCH = -5
+    NIXL_ERR_NOT_ALLOWED = -6
+    NIXL_ERR_REPOST_ACTIVE = -7
+    NIXL_ERR_UNKNOWN = -8
+    NIXL_ERR_NOT_SUPPORTED = -9
+
+
+globals().update(nixl_status_t.__members__)
 NIXL_READ, NIXL_WRITE = "READ", "WRITE"
 NIXL_THREAD_SYNC_NONE = nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE
 NIXL_THREAD_SYNC_STRICT = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
@@ -61,9 +79,7 @@ __all__ = [
     "DRAM_SEG",
     "FILE_SEG",
     "NIXL_INIT_AGENT",
-    "NIXL_IN_PROG",
     "NIXL_READ",
-    "NIXL_SUCCESS",
     "NIXL_THREAD_SYNC_DEFAULT",
     "NIXL_THREAD_SYNC_NONE",
     "NIXL_THREAD_SYNC_RW",
@@ -77,6 +93,8 @@ __all__ = [
     "nixlRemoteDList",
     "nixlXferDList",
     "nixlXferTelemetry",
+    "nixl_status_t",
     "nixl_thread_sync_t",
 ]
+__all__ += list(nixl_status_t.__members__)
 __all__ += errors.__all__

@@ -9,6 +9,8 @@ _LIBC.malloc.restype = ctypes.c_void_p
 _LIBC.malloc.argtypes = [ctypes.c_size_t]
 _LIBC.free.argtypes = [ctypes.c_void_p]
 
+__all__ = ["ba_buf", "free_passthru", "malloc_passthru", "verify_transfer"]
+
 
 def malloc_passthru(size: int) -> int:
     """The address of new memory."""
