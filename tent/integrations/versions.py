@@ -8,8 +8,8 @@ from .._version import __version__
 
 logger = logging.getLogger("tent.integrations")
 
-TESTED = {  # `make test-clients` runs them
-    "vLLM": ("0.32.0",),
+TESTED = {  # `make test-clients` runs the first of each
+    "vLLM": ("0.32.0", "0.33.0"),
     "SGLang": ("0.5.23",),
     "LMCache": ("0.5.6",),
     "Ray": ("2.60.0",),

@@ -7,8 +7,10 @@ import re
 import threading
 import urllib.request
 from collections import defaultdict
+from http.client import HTTPException
 
 PERIOD = 0.01  # seconds between two looks
+NOT_THERE = (OSError, HTTPException)  # an engine that has not come, or goes in the middle of its answer
 
 
 class Counters:
@@ -23,7 +25,7 @@ class Counters:
 
     def _watch(self) -> None:
         while not self._over.wait(PERIOD):
-            with contextlib.suppress(OSError), urllib.request.urlopen(self._url, timeout=5) as answer:
+            with contextlib.suppress(*NOT_THERE), urllib.request.urlopen(self._url, timeout=5) as answer:
                 self._take(answer.read().decode())
 
     def _take(self, text: str) -> None:

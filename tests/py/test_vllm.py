@@ -248,7 +248,9 @@ def test_a_layout_of_mamba_that_does_not_move_is_refused(
     vllm_stand.check_settings(configuration)
 
 
-@pytest.mark.parametrize(("version", "warns"), [("0.32.0", False), ("0.32.0+cpu", False), ("0.33.1", True)])
+@pytest.mark.parametrize(
+    ("version", "warns"), [("0.32.0", False), ("0.32.0+cpu", False), ("0.33.0", False), ("0.33.1", True)]
+)
 def test_an_unknown_version_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, warns: bool
 ) -> None:
