@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+	"math/bits"
 	"runtime"
 	"strconv"
 	"sync"
@@ -143,6 +145,9 @@ func (c *Call) AddPages(p *Pages) error {
 // AddRecords adds packed requests. Each has terms of its own; neighbours with the same terms are checked once. An error
 // names the index of its record.
 func (c *Call) AddRecords(list []request.Record) error {
+	if err := c.bounds(len(list), 1); err != nil {
+		return err
+	}
 	before := c.mark()
 	var packed request.Packed
 	var terms Terms
@@ -161,6 +166,23 @@ func (c *Call) AddRecords(list []request.Record) error {
 		}
 	}
 	return nil
+}
+
+// bounds refuses more requests than a call may have, before memory is taken for them: n more, each of some rows. A few
+// bytes of a caller may name any number of both, and the core counts only what has been put together.
+func (c *Call) bounds(n int, rows uint64) *errs.Error {
+	most := uint64(c.engine.config.Engine.MaxPendingRequests)
+	here := uint64(len(c.specs))
+	high, all := bits.Mul64(uint64(n), rows)
+	if high == 0 && here <= most && all <= most-here {
+		return nil
+	}
+	what := fmt.Sprintf("%d requests", len(c.specs)+n)
+	if rows > 1 {
+		what = fmt.Sprintf("%d pages of %d rows", n, rows)
+	}
+	return errs.New(errs.TooManyRequests, "submit", "%s in one call are more than max_pending_requests %d", what, most).
+		WithHint("split the call, or raise max_pending_requests")
 }
 
 // mark is the size of a call before an Add.
@@ -261,10 +283,8 @@ func (c *Call) Discard() {
 
 // start makes a batch of exactly the call's tasks and submits them.
 func (e *Engine) start(c *Call) (dispatch.BatchID, error) {
-	if most := e.config.Engine.MaxPendingRequests; len(c.specs) > most { // the largest batch; the core counts pages
-		return 0, errs.New(errs.TooManyRequests, "submit",
-			"%d requests in one call are more than max_pending_requests %d",
-			len(c.specs), most)
+	if err := c.bounds(0, 1); err != nil { // the largest batch; the core counts pages
+		return 0, err
 	}
 	if by := e.inliner(c); by != nil {
 		if id, _, done, err := e.inline(by, 0, c); err != nil {

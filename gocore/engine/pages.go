@@ -122,6 +122,9 @@ func (c *Call) pages(r *Pages) *errs.Error {
 	if err := r.check(local, remote); err != nil {
 		return err
 	}
+	if err := c.bounds(r.N, max(1, local.layout.Rows)); err != nil { // an address list has no rows
+		return err
+	}
 	if local.list != nil {
 		return c.listed(r, local, remote)
 	}

@@ -43,6 +43,9 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 			return err
 		}
 	}
+	if err := c.bounds(r.N, 1); err != nil {
+		return err
+	}
 	if r.LocalSize == 0 || r.RemoteSize == 0 {
 		return c.anywhere(r)
 	}
