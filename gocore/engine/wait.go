@@ -259,7 +259,7 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 	e.mu.Lock()
 	w := e.waiters.get()
 	for _, id := range ids {
-		if b, err := e.lookup(id); err == nil && !b.ended {
+		if b, err := e.lookup(id); err == nil && b.isPending() { // one without tasks counts as ended, as on the page
 			b.waiters = append(b.waiters, w)
 		} else {
 			ended++

@@ -394,3 +394,27 @@ func TestAWaitDoesNotSpinBesideThreadsThatCompute(t *testing.T) {
 		require.Equal(t, max(busy, spinMost), e.spinner.limit(true), "it tries again")
 	}
 }
+
+// A batch to which nothing was submitted has ended, as its state says. So a thread that waits for two of three batches
+// does not park when another one has ended since its look.
+func TestABatchWithoutTasksCountsAsEndedForThoseThatWait(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	empty, err := w.NewBatch(1)
+	require.NoError(t, err)
+	ended, err := w.NewBatch(1)
+	require.NoError(t, err)
+	r := w.request(w.region("own"), w.region("far"))
+	pending, err := w.Move(&r)
+	require.NoError(t, err)
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		w.parkAny([]dispatch.BatchID{empty, ended, pending}, 2, time.Hour)
+	}()
+	select {
+	case <-returned:
+	case <-time.After(patience):
+		require.Fail(t, "it waits for the third one")
+	}
+	require.Equal(t, 2, w.WaitMany([]dispatch.BatchID{empty, ended, pending}, 2, time.Hour))
+}
