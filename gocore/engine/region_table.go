@@ -152,7 +152,9 @@ func (t *regionTable) reserve() mem.RegionID {
 		t.slots = append(t.slots, regionSlot{})
 	}
 	s := &t.slots[slot]
-	s.generation++
+	if s.generation++; s.generation == 0 { // after 4 billion regions in this slot
+		s.generation = 1
+	}
 	return mem.RegionID(uint64(s.generation)<<32 | uint64(slot))
 }
 

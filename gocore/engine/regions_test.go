@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"math"
 	"math/rand"
 	"sync/atomic"
 	"testing"
@@ -123,6 +124,18 @@ func TestARegionWhoseNameIsTakenMeanwhileLeavesNoKey(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, w.regions.get(id))
 	clear(b)
+}
+
+// The numbers of a place for regions come again, and none is 0: that stands for an address.
+func TestNumbersOfRegionsComeAgain(t *testing.T) {
+	table := &regionTable{}
+	table.giveBack(table.reserve())
+	table.slots[0].generation = math.MaxUint32 - 1
+	for _, want := range []mem.RegionID{math.MaxUint32 << 32, 1 << 32, 2 << 32} {
+		id := table.reserve()
+		require.Equal(t, want, id)
+		table.giveBack(id)
+	}
 }
 
 // unmapper takes memory back in place of the engine, and counts.

@@ -35,10 +35,13 @@ type handle struct {
 type segmentTable struct {
 	mu          sync.Mutex
 	open        atomic.Pointer[[]*handle] // by slot, nil where closed
-	generations []uint32
-	peers       map[peerKey]*peer // guarded by mu
+	generations []uint32                  // by slot, of the next handle there
+	peers       map[peerKey]*peer         // guarded by mu
 	numbers     uint32
 }
+
+// generationsMax bounds the generations of a slot. An id is not negative, and ids come again after 2 billion handles.
+const generationsMax = 1 << 31
 
 type peerKey struct {
 	address string
@@ -72,8 +75,8 @@ func (t *segmentTable) add(h *handle) {
 		list = append(list, nil)
 		t.generations = append(t.generations, 0)
 	}
-	h.id = SegmentID(uint64(t.generations[slot])<<32 | uint64(slot))
-	t.generations[slot]++
+	h.id = SegmentID(t.generations[slot])<<32 | SegmentID(slot)
+	t.generations[slot] = (t.generations[slot] + 1) % generationsMax
 	list[slot] = h
 	t.open.Store(&list)
 }

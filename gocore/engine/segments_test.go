@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,21 @@ func TestAClosedSegmentIsNotItsSuccessor(t *testing.T) {
 	info, err := r.Segment(t.Context(), now, false)
 	require.NoError(t, err)
 	require.Equal(t, other.Address(), info.Peer.Address)
+}
+
+// The numbers of a place for segments come again. None is negative: such a segment could not be used, nor closed.
+func TestNumbersOfSegmentsComeAgain(t *testing.T) {
+	r := newReach(t)
+	first, _ := r.open(r.there)
+	require.NoError(t, r.CloseSegment(first))
+	r.segments.generations[uint32(first)] = math.MaxInt32
+	for _, generation := range []SegmentID{math.MaxInt32, 0, 1} {
+		id, _ := r.open(r.there)
+		require.Equal(t, generation<<32|first&math.MaxUint32, id)
+		_, err := r.Segment(t.Context(), id, false)
+		require.NoError(t, err)
+		require.NoError(t, r.CloseSegment(id))
+	}
 }
 
 // Two handles of a peer share its links, and a handle is given back once. Our own memory stays open.
