@@ -159,7 +159,7 @@ func TestARegionThatIsClosedMeanwhileFailsNobody(t *testing.T) {
 			return w.CloseRegion(t.Context(), l.lease.of.ID)
 		}},
 		"disconnection": {whole, &r.inside, func(*region) error {
-			return w.dismiss(t.Context(), peer, errs.New(errs.PeerNotAdmitted, "test", "it goes"))
+			return w.dismiss(t.Context(), []transport.Peer{peer}, errs.New(errs.PeerNotAdmitted, "test", "it goes"))
 		}},
 		"remap": {whole, &r.ends, func(l *region) error {
 			return w.remapLeases(t.Context(), []*region{l}, l.Addr, l.Addr+1)

@@ -32,39 +32,43 @@ const dismissLimit = 5 * time.Second
 // Disconnect ends the access of the peers that match an ID, an address, or a pattern of identities (security.Names). It
 // returns when none of them can touch our memory any more, and how many they were. They stay out while this engine and
 // they themselves live. The error is InvalidEntry if there is none.
-func (e *Engine) Disconnect(ctx context.Context, who string) (n int, err error) {
+func (e *Engine) Disconnect(ctx context.Context, who string) (int, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
 	names, patternErr := security.ParseNames("disconnect", []string{who})
 	cause := errs.New(errs.PeerNotAdmitted, "peer", "this engine has disconnected the peer").
 		WithScope(errs.ScopeLink, errs.SideLocal)
+	var list []transport.Peer
 	for _, p := range e.Peers() {
-		match := p.Peer.ID.String() == who || p.Peer.Address == who ||
-			patternErr == nil && names.Admit(p.Peer.Names())
-		if !match {
-			continue
-		}
-		n++
-		if failure := e.dismiss(ctx, p.Peer, cause); failure != nil && err == nil {
-			err = failure
+		if p.Peer.ID.String() == who || p.Peer.Address == who || patternErr == nil && names.Admit(p.Peer.Names()) {
+			list = append(list, p.Peer)
 		}
 	}
-	if n == 0 {
+	if len(list) == 0 {
 		return 0, errs.New(errs.InvalidEntry, "disconnect", "no peer is %q", errs.Printable(who, strangerTextMax)).
 			WithHint("engine.peers() lists them; it takes an address, an ID, or a pattern of identities")
 	}
-	return n, err
+	return len(list), e.dismiss(ctx, list, cause)
 }
 
-// dismiss ends the access of a peer. A step that fails holds up none of the others, and the first error is returned.
-// One for which the list of barred engines has no room may come again.
-func (e *Engine) dismiss(ctx context.Context, p transport.Peer, cause *errs.Error) error {
-	full := e.credentials.Bar(p.ID)
-	e.endLanes(p.ID)
-	err := e.endAccess(ctx, p, transport.ForGood, cause)
-	e.visitors.drop(p.ID)
-	return cmp.Or(full, err)
+// dismiss ends the access of peers. All of them lose their lanes before anybody waits for bytes under way, and one that
+// holds its own up keeps no other in. A step that fails holds up none of the others, and the first error is returned.
+// A peer for which the list of barred engines has no room may come again.
+func (e *Engine) dismiss(ctx context.Context, list []transport.Peer, cause *errs.Error) error {
+	full, held := error(nil), make(chan error, len(list))
+	for _, p := range list {
+		full = cmp.Or(full, e.credentials.Bar(p.ID))
+	}
+	eachOf(list, renewalAsks, func(p transport.Peer) { e.endLanes(p.ID) })
+	eachOf(list, len(list), func(p transport.Peer) {
+		if err := e.endAccess(ctx, p, transport.ForGood, cause); err != nil {
+			held <- err
+		}
+		e.visitors.drop(p.ID)
+	})
+	close(held)
+	return cmp.Or(full, <-held)
 }
 
 // endLanes closes the connections of a peer to us, and ends its lanes and attachments. It waits for nobody.

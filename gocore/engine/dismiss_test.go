@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,7 +13,9 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/security/securitytest"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Disconnect returns the error of the list of barred engines, which is full, and has ended the access of the peer.
@@ -31,6 +34,57 @@ func TestAPeerThatCannotBeBarredLosesItsAccess(t *testing.T) {
 	require.Equal(t, dispatch.Failed, write())
 	require.NotEqual(t, page[0], theirs[0])
 	require.Empty(t, owner.Peers())
+}
+
+// together is a transport whose revocations for one peer wait until those for the other one are there.
+type together struct {
+	*hand
+	began func()
+	there sync.WaitGroup
+}
+
+func (r *together) Revoke(ctx context.Context, key transport.LocalKey, from *transport.Peer, e transport.Epoch) error {
+	if from != nil {
+		r.began()
+		r.there.Done()
+		r.there.Wait()
+	}
+	return r.hand.Revoke(ctx, key, from, e)
+}
+
+// A pattern names several peers. All of them are kept out before anybody waits for the bytes of one, and no wait for one
+// comes before that for another.
+func TestPeersThatAreDisconnectedTogetherWaitForNoneOfThem(t *testing.T) {
+	r := &together{hand: newHand("hand")}
+	w := newWorkshopOver(t, []*hand{r.hand}, handFactory{r})
+	w.region("kv")
+	one, other := caller(1, "uid:7"), caller(2, "uid:7")
+	w.shown(one, security.Proof{})
+	w.shown(other, security.Proof{})
+	r.there.Add(2)
+	r.began = func() {
+		for _, p := range []transport.Peer{one, other} {
+			if !w.credentials.Barred(p.ID) {
+				t.Error("a peer may come while another one is waited for")
+			}
+		}
+	}
+	ended := make(chan error)
+	go func() {
+		n, err := w.Disconnect(t.Context(), "uid:7")
+		if n != 2 {
+			t.Errorf("%d peers", n)
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+		require.Empty(t, w.Peers())
+	case <-time.After(patience):
+		r.there.Done() // so that Close finds nobody in there
+		require.Fail(t, "one peer is waited for before another one")
+	}
 }
 
 // Connect and open look at the links of a peer that Disconnect ends meanwhile. The error is that of Disconnect.
