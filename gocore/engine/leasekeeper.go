@@ -10,12 +10,14 @@ import (
 )
 
 // leaseKeeper ends leases when their time is up. Its goroutine is there while some lease has an end. A lease that peers
-// do not let go in time is tried again until it has ended: it admits nothing meanwhile. Behind close, leases end with
-// their regions.
+// do not let go in time is tried again until it has ended: it admits nothing meanwhile. These tries have a room of their
+// own. So leases that are held up, by a host that has lost its power for example, delay the end of no other one. Behind
+// close, leases end with their regions.
 type leaseKeeper struct {
 	engine *Engine
-	count  atomic.Int64 // of the ranges of leases that have not ended
-	room   chan struct{}
+	count  atomic.Int64  // of the ranges of leases that have not ended
+	room   chan struct{} // of first tries
+	again  chan struct{} // of those behind them
 	wake   chan struct{}
 
 	background
@@ -24,13 +26,15 @@ type leaseKeeper struct {
 }
 
 const (
-	leaseEndsMax  = 64 // leases that are ended at the same time
+	leaseEndsMax  = 1024 // leases that are ended at the same time: an end is late where as many are held up at once
+	leaseAgainMax = 64   // and those that are tried again
 	leaseEndLimit = 5 * time.Second
 	leaseEndPause = time.Second // before the next try
 )
 
 func newLeaseKeeper(e *Engine) *leaseKeeper {
-	k := &leaseKeeper{engine: e, room: make(chan struct{}, leaseEndsMax), wake: make(chan struct{}, 1)}
+	k := &leaseKeeper{engine: e, room: make(chan struct{}, leaseEndsMax), again: make(chan struct{}, leaseAgainMax),
+		wake: make(chan struct{}, 1)}
 	k.init()
 	return k
 }
@@ -98,6 +102,7 @@ func (k *leaseKeeper) run() {
 			k.due.remove(next)
 			next.lease.ended = true
 		}
+		held := next.lease.held
 		k.mu.Unlock()
 		if wait > 0 {
 			timer.Reset(wait)
@@ -108,17 +113,32 @@ func (k *leaseKeeper) run() {
 			}
 			continue
 		}
+		k.try(next, held)
+	}
+}
+
+// try ends a lease when its time is up, as soon as there is room. One that was held up before comes back where there is
+// none.
+func (k *leaseKeeper) try(l *region, held bool) {
+	if held {
 		select {
-		case k.room <- struct{}{}:
-			k.running.Go(func() { k.finish(next) })
-		case <-k.ctx.Done():
+		case k.again <- struct{}{}:
+			k.running.Go(func() { k.finish(l, k.again) })
+		default:
+			k.hold(l)
 		}
+		return
+	}
+	select {
+	case k.room <- struct{}{}:
+		k.running.Go(func() { k.finish(l, k.room) })
+	case <-k.ctx.Done():
 	}
 }
 
 // finish ends a lease when its time is up. After an error it comes back.
-func (k *leaseKeeper) finish(l *region) {
-	defer func() { <-k.room }()
+func (k *leaseKeeper) finish(l *region, room <-chan struct{}) {
+	defer func() { <-room }()
 	ctx, cancel := context.WithTimeout(k.ctx, leaseEndLimit)
 	defer cancel()
 	err := k.engine.closeRegion(ctx, l.ID, "expired")
@@ -126,10 +146,15 @@ func (k *leaseKeeper) finish(l *region) {
 		return
 	}
 	k.engine.log.Warn("a lease has expired, and a peer may still touch its bytes", "region", l.Name, "err", err)
+	k.hold(l)
+}
+
+// hold gives a lease that is held up its next turn.
+func (k *leaseKeeper) hold(l *region) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.closed {
-		l.lease.until = clock.Now().Add(leaseEndPause)
+		l.lease.held, l.lease.until = true, clock.Now().Add(leaseEndPause)
 		k.scheduleLocked(l)
 	}
 }

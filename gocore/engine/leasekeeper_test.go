@@ -1,12 +1,15 @@
 package engine
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // A lease whose end has begun cannot be renewed: the renewal would promise a range that is about to go.
@@ -62,7 +65,7 @@ func TestManyLeasesEndByThemselves(t *testing.T) {
 	h, whole := w.hands[0], w.region("kv")
 	h.locked(func() { require.Len(t, h.keys, 1) })
 	for i := range uint64(leaseEndsMax + 6) {
-		_, err := w.Share(whole.ID, Share{Offset: i * 64, Size: 64, Expires: time.Millisecond})
+		_, err := w.Share(whole.ID, Share{Offset: i * 32, Size: 32, Expires: time.Millisecond})
 		require.NoError(t, err)
 	}
 	h.await(t, "the ends of all leases", func() bool { return len(h.keys) == 1 })
@@ -100,4 +103,75 @@ func TestALeaseThatIsHeldUpAtItsEndEndsLater(t *testing.T) {
 	})
 	h.await(t, "the end of the lease", func() bool { _, there := h.keys[key]; return !there })
 	require.Nil(t, w.regions.get(id))
+}
+
+// clinging is a transport with peers that let no key go before the test says so, but for one.
+type clinging struct {
+	*hand
+	free  transport.LocalKey
+	letGo chan struct{}
+	late  atomic.Bool // a revocation has used its time up
+}
+
+func (c *clinging) Revoke(ctx context.Context, key transport.LocalKey, from *transport.Peer, e transport.Epoch) error {
+	if err := c.hand.Revoke(ctx, key, from, e); err != nil || key == c.free {
+		return err
+	}
+	select {
+	case <-c.letGo:
+	case <-ctx.Done():
+		c.late.Store(true)
+	}
+	return ctx.Err()
+}
+
+// A host that has lost its power holds many leases up. Another lease, whose time is up behind theirs, waits for none of
+// them.
+func TestLeasesThatAreHeldUpDelayNoOther(t *testing.T) {
+	c := &clinging{hand: newHand("hand"), letGo: make(chan struct{})}
+	w := newWorkshopOver(t, []*hand{c.hand}, handFactory{c})
+	defer close(c.letGo)
+	whole := w.region("kv")
+	id, err := w.Share(whole.ID, Share{Size: 32})
+	require.NoError(t, err)
+	c.free = w.regions.get(id).key(0)
+	const others = 4 * leaseAgainMax
+	for i := range uint64(others) {
+		_, err := w.Share(whole.ID, Share{Offset: 32 + i*32, Size: 32, Expires: time.Millisecond})
+		require.NoError(t, err)
+	}
+	require.NoError(t, w.Renew(id, 2*time.Millisecond))
+	c.await(t, "the end of the lease", func() bool { return c.revoked[c.free] > 0 })
+	require.False(t, c.late.Load())
+	c.await(t, "the tries of the others", func() bool { return len(c.revokes) > others })
+}
+
+// A lease that is held up has another turn in a room of its own. Without room there it comes back, and delays nobody.
+func TestALeaseThatIsTriedAgainTakesNoRoomOfOthers(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	k := w.leases
+	id, err := w.Share(w.region("kv").ID, Share{Size: 4096})
+	require.NoError(t, err)
+	l := w.regions.get(id)
+	for range cap(k.again) {
+		k.again <- struct{}{}
+	}
+	k.try(l, true)
+	k.mu.Lock()
+	require.Positive(t, l.lease.until.Sub(clock.Now()))
+	require.True(t, l.lease.held)
+	require.Contains(t, k.due, l)
+	k.mu.Unlock()
+	require.NotNil(t, w.regions.get(id), "no room")
+	for range cap(k.again) {
+		<-k.again
+	}
+	for range cap(k.room) {
+		k.room <- struct{}{}
+	}
+	k.try(l, true)
+	w.hands[0].await(t, "the end of the lease", func() bool { return w.hands[0].revoked[l.key(0)] > 0 })
+	for range cap(k.room) {
+		<-k.room
+	}
 }

@@ -66,6 +66,7 @@ type lease struct {
 	until clock.Time // Never: without an end of its own
 	place int        // in the keeper's schedule, -1 outside
 	ended bool       // or about to: no renewal
+	held  bool       // a peer did not let it go when its time was up
 }
 
 // parts are the leases of a region that have not ended.
