@@ -41,6 +41,16 @@ func (d *describing) begin(ctx context.Context) error {
 
 func (d *describing) end() { <-d.turn }
 
+// ifFree does something in a turn, unless another caller has it: what that hears of the peer is newer.
+func (d *describing) ifFree(do func()) {
+	select {
+	case d.turn <- struct{}{}:
+		do()
+		d.end()
+	default:
+	}
+}
+
 // refresh fetches the description of the regions that the peer offers now.
 func (p *peer) refresh(ctx context.Context) error { return p.refreshSince(ctx, p.fetch.asked.Load()) }
 

@@ -233,6 +233,34 @@ func TestOpeningAPeerWaitsForTheAnswerToAQuestionUnderWay(t *testing.T) {
 	require.NoError(t, <-asked)
 }
 
+// A thread asks a silent peer. Others open blobs of the peer meanwhile, and wait for nobody.
+func TestABlobIsOpenedBesideAQuestionToItsPeer(t *testing.T) {
+	there, here := newWorkshop(t, "hand"), newWorkshop(t, "hand")
+	there.region("kv")
+	blob, err := there.Export(nil)
+	require.NoError(t, err)
+	for _, known := range []bool{false, true} {
+		p := here.peer(there.Self())
+		require.Equal(t, known, p.regions.Load() != nil)
+		require.NoError(t, p.fetch.begin(t.Context()))
+		opened := make(chan SegmentID)
+		go func() {
+			id, err := here.OpenBlob(blob)
+			assert.NoError(t, err)
+			opened <- id
+		}()
+		select {
+		case id := <-opened:
+			p.fetch.end()
+			info, err := here.Segment(t.Context(), id, false)
+			require.NoError(t, err)
+			require.Len(t, info.Regions, 1)
+		case <-time.After(patience):
+			require.Fail(t, "it waits for the answer")
+		}
+	}
+}
+
 // Regions that are for nobody else count too.
 func TestOurOwnRegionsAreDescribedAgainWhereTheyHaveChanged(t *testing.T) {
 	w := newWorkshop(t, "hand")

@@ -208,8 +208,8 @@ func (e *Engine) greet(ctx context.Context, address string) (control.Greeting, e
 	return e.client.Hello(ctx, address)
 }
 
-// OpenBlob opens a blob that a peer's Export made. It does not contact the peer; the first use does, and refuses
-// another incarnation.
+// OpenBlob opens a blob that a peer's Export made. It does not contact the peer, nor wait for another call that does; the
+// first use contacts it, and refuses another incarnation.
 func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -227,14 +227,14 @@ func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	text := func(s string) string { return errs.Printable(s, strangerTextMax) } // as control makes those of Hello
 	p := e.peer(transport.Peer{Address: d.Address, Name: text(d.Name), MachineID: text(d.MachineID),
 		Network: text(d.Network), ID: d.ID})
-	_ = p.fetch.begin(context.Background())
-	switch t := p.regions.Load(); {
-	case t == nil:
-		p.learn(d)
-	case t.description.Epoch < d.Epoch: // for another handle: the blob has no descriptors, so the peer is asked
-		e.changed(d.ID, d.Epoch)
+	p.fetch.ifFree(func() {
+		if p.regions.Load() == nil {
+			p.learn(d)
+		}
+	})
+	if t := p.regions.Load(); t != nil && t.description.Epoch < d.Epoch {
+		e.changed(d.ID, d.Epoch) // for another handle: the blob has no descriptors, so the peer is asked
 	}
-	p.fetch.end()
 	return e.opened(&handle{peer: p}), nil
 }
 
