@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"os"
 	"sync"
@@ -84,20 +82,7 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	e.allocations.mu.Lock()
 	e.allocations.byID[id] = r
 	e.allocations.mu.Unlock()
-	if err := e.usable(); err != nil { // Close may have looked at the regions before, and nobody ends this one then
-		return 0, mem.Region{}, cmp.Or(e.discard(id), err)
-	}
 	return id, r.Region, nil
-}
-
-// discard ends and frees memory of Allocate that nobody was told of.
-func (e *Engine) discard(id mem.RegionID) error {
-	ctx, done := context.WithTimeout(context.Background(), closeGrace)
-	defer done()
-	if err := e.CloseRegion(ctx, id); err != nil {
-		return err // a peer may be inside: the memory stays
-	}
-	return e.FreeMemory(id)
 }
 
 func (e *Engine) prepare(r *region, m *Memory) (mem.RegionID, error) {

@@ -131,6 +131,11 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 		e.deregister(r)
 		return 0, err
 	}
+	if err := e.usable(); err != nil { // Close may have looked at the regions before, and nobody ends this one then
+		ctx, done := context.WithTimeout(context.Background(), closeGrace)
+		defer done()
+		return 0, cmp.Or(e.CloseRegion(ctx, r.ID), err)
+	}
 	return r.ID, nil
 }
 
