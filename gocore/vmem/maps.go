@@ -1,10 +1,12 @@
 package vmem
 
 import (
+	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
+	"sort"
+	"strconv"
 	"strings"
 	"unsafe"
 
@@ -122,24 +124,26 @@ func useOf(readable, writable bool) Use {
 // table is all of /proc/self/maps, for kernels before 6.11.
 type table []mapping
 
-func read(maps io.Reader) (all table) {
+func read(maps io.Reader) table {
 	text, _ := io.ReadAll(maps)
+	all := make(table, 0, bytes.Count(text, []byte{'\n'}))
 	for line := range strings.Lines(string(text)) {
-		var m mapping
-		var rights string
-		if _, err := fmt.Sscanf(line, "%x-%x %s", &m.start, &m.end, &rights); err == nil && len(rights) > 1 {
-			m.use = useOf(rights[0] == 'r', rights[1] == 'w')
-			all = append(all, m)
+		bounds, rights, _ := strings.Cut(line, " ")
+		first, last, _ := strings.Cut(bounds, "-")
+		start, err := strconv.ParseUint(first, 16, 64)
+		end, err2 := strconv.ParseUint(last, 16, 64)
+		if err == nil && err2 == nil && len(rights) > 1 {
+			all = append(all, mapping{uintptr(start), uintptr(end), useOf(rights[0] == 'r', rights[1] == 'w')})
 		}
 	}
 	return all
 }
 
+// find looks in a table that is sorted by address, as the kernel's is.
 func (t table) find(addr uintptr) (mapping, error) {
-	for _, m := range t {
-		if m.start <= addr && addr < m.end {
-			return m, nil
-		}
+	i := sort.Search(len(t), func(i int) bool { return t[i].end > addr })
+	if i == len(t) || t[i].start > addr {
+		return mapping{}, unix.ENOENT
 	}
-	return mapping{}, unix.ENOENT
+	return t[i], nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -65,6 +66,48 @@ func TestRangesAreAsTheKernelHasThem(t *testing.T) {
 		require.Equal(t, Unmapped, use, name)
 	}
 	require.NoError(t, unix.Mprotect(raw[4*page:5*page], unix.PROT_READ))
+}
+
+// crowd is the text of a process with many mappings, as one with a large model and its libraries is.
+func crowd(mappings int) string {
+	var text strings.Builder
+	for i := range mappings {
+		at := 0x7f0000000000 + i*2*4096
+		fmt.Fprintf(&text, "%x-%x r%cxp 00000000 fd:01 %d      /usr/lib/libmodel.so.1\n", at, at+4096, "-w"[i%2], i)
+	}
+	return text.String() + "a line that no kernel writes\n"
+}
+
+// Linux before 6.11 is asked by its text, at each registration. Neither the text nor a look costs memory for each line.
+func TestTheTextOfManyMappingsIsReadAtOnce(t *testing.T) {
+	const mappings = 4096
+	text := crowd(mappings)
+	all := read(strings.NewReader(text))
+	require.Len(t, all, mappings)
+	for i, m := range all {
+		require.Equal(t, mapping{uintptr(0x7f0000000000 + i*2*4096), m.start + 4096, ReadOnly + Use(i%2)}, m)
+		for at, there := range map[uintptr]bool{m.start - 1: false, m.start: true, m.end - 1: true, m.end: false} {
+			got, err := all.find(at)
+			require.Equal(t, there, err == nil, "%#x", at)
+			require.True(t, !there || got == m)
+		}
+	}
+	require.Less(t, testing.AllocsPerRun(10, func() { read(strings.NewReader(text)) }), mappings/16.0)
+}
+
+func BenchmarkManyMappings(b *testing.B) {
+	text := crowd(20_000)
+	b.Run("read", func(b *testing.B) {
+		for b.Loop() {
+			read(strings.NewReader(text))
+		}
+	})
+	all := read(strings.NewReader(text))
+	b.Run("find", func(b *testing.B) {
+		for b.Loop() {
+			_, _ = all.find(all[len(all)-1].start)
+		}
+	})
 }
 
 // BenchmarkRange looks at a range that nobody has touched. Its length does not matter, its mappings do.
