@@ -92,6 +92,17 @@ func TestHostileCountsAllocateNothing(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100_000), "not the megabytes that the count asks for")
 }
 
+// The engine finds a range in one region and its record by the id: it would be that of the other, at a wrong offset.
+func TestADescriptionWithAnIdTwiceIsRefused(t *testing.T) {
+	d := example(t, 3)
+	d.Regions[2].ID = d.Regions[0].ID
+	for _, descriptors := range []bool{false, true} {
+		_, err := Decode(Encode(d, descriptors))
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
+		require.ErrorContains(t, err, "two regions have the id")
+	}
+}
+
 func TestAnotherFormatIsNamed(t *testing.T) {
 	data := Encode(&Description{}, false)
 	data[len(magic)] = 9

@@ -37,7 +37,24 @@ func Decode(data []byte) (*Description, error) {
 	if r.problem != "" {
 		return nil, invalid("the description is malformed: %s", r.problem)
 	}
+	if id := d.twice(); id != 0 {
+		return nil, invalid("two regions have the id %#x", uint64(id))
+	}
 	return d, d.Seal()
+}
+
+// twice returns an id that two regions have, 0 if there is none. A range that is found in the one would be used in the
+// other. Owners make none: each number is given out once.
+func (d *Description) twice() mem.RegionID {
+	seen := make(map[mem.RegionID]struct{}, len(d.Regions))
+	for i := range d.Regions {
+		id := d.Regions[i].ID
+		if _, is := seen[id]; is {
+			return id
+		}
+		seen[id] = struct{}{}
+	}
+	return 0
 }
 
 // reader consumes rest. After the first problem everything reads as zero, so that only loops must look.
