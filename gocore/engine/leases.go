@@ -220,7 +220,7 @@ func (e *Engine) lend(whole *region, list []*region) error {
 
 func (e *Engine) installAll(list []*region) *errs.Error {
 	for i, l := range list {
-		l.ID = e.regions.reserve()
+		e.enroll(l)
 		if err := e.install(l); err != nil {
 			e.deregisterAll(list[:i])
 			return err

@@ -33,9 +33,9 @@ type offers struct {
 // might be missing in a description although its epoch says that it is there.
 func (e *Engine) offerTo(names string, known uint64, update bool) *control.Offer {
 	for {
-		n := e.rules.count()
+		n := e.rules.arrivals()
 		made := e.offer(e.rules.rightsOf(names), known, update)
-		if e.rules.count() == n {
+		if e.rules.arrivals() == n {
 			return made
 		}
 	}

@@ -122,7 +122,8 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 	}
 	r.engine = e
 	e.numa.place(r)
-	r.ID, r.registered = e.regions.reserve(), clock.Now()
+	e.enroll(r)
+	r.registered = clock.Now()
 	r.uses.Store(1)
 	if err := e.install(r); err != nil {
 		return 0, err

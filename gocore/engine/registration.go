@@ -123,6 +123,12 @@ func (e *Engine) registersOn(p *port, r *region) bool {
 	return p.transport != nil && p.info.Uses(r.Kind) && (!p.info.Delegates || r.Kind != mem.Host || r.lent)
 }
 
+// enroll gives a region its number. deregister takes it back.
+func (e *Engine) enroll(r *region) {
+	r.ID = e.regions.reserve()
+	e.rules.enter(r.rule)
+}
+
 // install registers a region on the transports of its kind. After an error nothing is left.
 func (e *Engine) install(r *region) *errs.Error {
 	r.on = make([]atomic.Pointer[registration], len(e.ports))
@@ -376,6 +382,7 @@ func (e *Engine) deregister(r *region) {
 		}
 	}
 	e.regions.giveBack(r.ID)
+	e.rules.leave(r.rule)
 }
 
 func (e *Engine) giveBack(p *port, r *region, key transport.LocalKey) {

@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/binary"
+	"slices"
 	"sort"
 	"sync"
 
@@ -19,6 +21,10 @@ type rule struct {
 	*security.Names
 	number uint32
 	given  mem.Peers // as transports take it
+
+	// Guarded by rules.mu.
+	regions int  // that have it and a number
+	listed  bool // it is in the list
 }
 
 // rights name a set of peers that see the same regions: the numbers of the rules that admit them, in order.
@@ -26,18 +32,21 @@ type rights string
 
 const numberBytes = 4 // of a rule in rights
 
-// rulesMax bounds the different lists of an engine.
+// rulesMax bounds the different lists of an engine's regions.
 const rulesMax = 4096
 
-// rules are all lists that regions have had, by their text. They stay: a program has few, and rights of peers are kept
-// by their numbers.
+// rules are the lists that regions have, and as many older ones as there is room for: a program that shares memory with
+// one engine after the other has ever new lists. A number is given out once, since rights of peers are kept by numbers.
 type rules struct {
 	mu     sync.RWMutex
 	byText map[string]*rule
-	list   []*rule // by number
+	list   []*rule // in the order of their numbers; replaced as a whole, since rightsOf reads it without the lock
+	made   uint32  // rules so far: the number of the next one
+	came   uint64  // rules that have entered the list so far
 }
 
-// of returns the rule of memory that is to be registered, nil for none. The error is InvalidArgument.
+// of returns the rule of memory that is to be registered, nil for none. The error is InvalidArgument, or TooManyRequests
+// where regions have too many different ones.
 func (s *rules) of(e *Engine, m Memory) (*rule, error) {
 	switch {
 	case m.Peers == nil:
@@ -62,16 +71,64 @@ func (s *rules) of(e *Engine, m Memory) (*rule, error) {
 		return known, nil
 	}
 	if len(s.list) >= rulesMax {
-		return nil, errs.New(errs.InvalidArgument, "register", "%d different lists of peers have been used", rulesMax).
-			WithHint("a pattern such as spiffe://prod/decode/* stands for many identities")
+		s.sweepLocked()
 	}
-	r := &rule{Names: names, number: uint32(len(s.list)), given: mem.Peers{Admit: names.Admit}}
+	if len(s.list) >= rulesMax {
+		return nil, errs.New(errs.TooManyRequests, "register", "regions and leases have %d different lists of peers",
+			rulesMax).WithHint("close some; or a pattern such as spiffe://prod/decode/* stands for many identities")
+	}
+	r := &rule{Names: names, number: s.made, given: mem.Peers{Admit: names.Admit}}
+	s.made++
+	s.listLocked(r)
+	return r, nil
+}
+
+// listLocked takes a rule into the list.
+func (s *rules) listLocked(r *rule) {
 	if s.byText == nil {
 		s.byText = make(map[string]*rule)
 	}
-	s.byText[text] = r
-	s.list = append(s.list, r)
-	return r, nil
+	s.byText[r.String()] = r
+	at, _ := slices.BinarySearchFunc(s.list, r, func(a, b *rule) int { return cmp.Compare(a.number, b.number) })
+	s.list = slices.Insert(slices.Clone(s.list), at, r)
+	r.listed = true
+	s.came++
+}
+
+// sweepLocked drops the rules that no region has.
+func (s *rules) sweepLocked() {
+	s.list = slices.DeleteFunc(slices.Clone(s.list), func(r *rule) bool {
+		if r.regions > 0 {
+			return false
+		}
+		if r.listed = false; s.byText[r.String()] == r {
+			delete(s.byText, r.String())
+		}
+		return true
+	})
+}
+
+// enter notes that one more region has a rule; nil is none. Peers may see the region from now on, so the rule comes back
+// into the list if it was swept out of it meanwhile.
+func (s *rules) enter(r *rule) {
+	if r == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.regions++; !r.listed {
+		s.listLocked(r)
+	}
+}
+
+// leave is the counterpart of enter.
+func (s *rules) leave(r *rule) {
+	if r == nil {
+		return
+	}
+	s.mu.Lock()
+	r.regions--
+	s.mu.Unlock()
 }
 
 // rightsOf returns the rights of a peer by its names (transport.Peer.Names).
@@ -96,11 +153,11 @@ func (r *rule) peers() *mem.Peers {
 	return &r.given
 }
 
-// count returns how many rules there are.
-func (s *rules) count() int {
+// arrivals returns how many rules have entered the list so far.
+func (s *rules) arrivals() uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return len(s.list)
+	return s.came
 }
 
 // sees reports whether rights include a region.

@@ -136,7 +136,7 @@ func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
 	r.Kind, r.Permission = mem.Host, mem.LocalReadWrite
 	rights(r)
 	e.numa.place(r)
-	r.ID = e.regions.reserve()
+	e.enroll(r)
 	r.uses.Store(1)
 	if err := e.install(r); err != nil {
 		if used == nil {
