@@ -190,6 +190,22 @@ func TestLentMemoryIsUnmappedBehindItsLastPeer(t *testing.T) {
 	}
 }
 
+// A peer that is left holds its pool up, and lets it go later. Close asks for it again, and gives the memory back.
+func TestAPoolThatAPeerHeldUpEndsWithTheEngine(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h, p := w.hands[0], w.opened()
+	pool, err := w.lentPool(p, 2)
+	require.Nil(t, err)
+	h.locked(func() { h.revoke = errs.New(errs.Timeout, "revoke", "a peer is inside") })
+	w.left(p)
+	require.Equal(t, []*stagePool{pool}, w.staging.spoiled)
+	require.Contains(t, h.keys, pool.region.key(0))
+	h.locked(func() { h.revoke = nil })
+	require.Empty(t, w.Close(patience, true))
+	require.NotContains(t, h.keys, pool.region.key(0))
+	require.Equal(t, regionUnmapped, pool.region.life.state())
+}
+
 // A peer lends a few regions at once. The key of one goes back when another takes its place, and not while an order
 // uses it.
 func TestTheRegionsThatAPeerLendsAreBounded(t *testing.T) {

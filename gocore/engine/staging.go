@@ -275,9 +275,9 @@ func (s *stagePools) all() iter.Seq[*stagePool] {
 	}
 }
 
-// endPool takes a pool from all transports.
+// endPool takes a pool from all transports. After an error it may be called again.
 func (e *Engine) endPool(ctx context.Context, pool *stagePool) error {
-	if _, open := pool.region.life.advance(eventClosed); !open {
+	if now, _ := pool.region.life.advance(eventClosed); now != regionClosed { // it was taken before
 		return nil
 	}
 	err := e.finishRegistering(ctx, pool.region)
