@@ -41,11 +41,13 @@ var (
 
 func (b *batch) id() BatchID { return BatchID(b.generation)<<32 | BatchID(b.slot) }
 
-// Trace gives a batch the caller's name for it, which the events of its tasks bear. Of several names the last counts.
-func (c *Core) Trace(id BatchID, name string) {
+// Trace gives a batch the caller's name for it, which the events of its tasks bear. Of several names the last counts. It
+// returns the name before.
+func (c *Core) Trace(id BatchID, name string) (before string) {
 	if b, err := c.findBatch(id); err == nil {
-		b.trace = name
+		before, b.trace = b.trace, name
 	}
+	return before
 }
 
 // NewBatch makes an empty batch for at most capacity tasks. Errors: InvalidArgument, TooManyRequests.

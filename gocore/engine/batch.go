@@ -121,8 +121,15 @@ func (e *Engine) enqueue(b *batch, c *Call, now clock.Time) (int, *errs.Error) {
 	if c.waits {
 		e.nameGates(c)
 	}
+	before := ""
+	if c.trace != "" { // now: a task may end at once, and its event has the name
+		before = e.core.Trace(id, c.trace)
+	}
 	first, err := e.core.Submit(id, c.specs, now)
 	if err != nil {
+		if c.trace != "" {
+			e.core.Trace(id, before)
+		}
 		e.unnameGates(c, now)
 		unuse(c.uses)
 		e.dropFiles(c.files)
@@ -153,9 +160,6 @@ func (e *Engine) admit(b *batch, c *Call) *errs.Error {
 	case c.waits && b.cyclic(c):
 		return errs.New(errs.InvalidArgument, "submit", "the stream waits for this batch, which would wait for it").
 			WithHint("submit before wait_on(), or in a transfer of its own")
-	}
-	if c.trace != "" {
-		e.core.Trace(b.id, c.trace)
 	}
 	return nil
 }
