@@ -106,7 +106,7 @@ func (e *Engine) takeBack(p *peer) {
 		return
 	}
 	defer close(end)
-	ctx, cancel := context.WithTimeout(context.Background(), undoLimit)
+	ctx, cancel := context.WithTimeout(e.routines.ctx, undoLimit) // one of the engine's goroutines may be here
 	defer cancel()
 	err := e.endPool(ctx, pool)
 	if err != nil {

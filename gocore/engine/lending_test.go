@@ -206,6 +206,36 @@ func TestAPoolThatAPeerHeldUpEndsWithTheEngine(t *testing.T) {
 	require.Equal(t, regionUnmapped, pool.region.life.state())
 }
 
+// patient is a transport with a peer that lets nothing go, for as long as it is asked.
+type patient struct {
+	*hand
+	asked  chan struct{}
+	causes chan error
+}
+
+func (p *patient) Revoke(ctx context.Context, _ transport.LocalKey, _ *transport.Peer, _ transport.Epoch) error {
+	p.asked <- struct{}{}
+	<-ctx.Done()
+	p.causes <- ctx.Err()
+	return ctx.Err()
+}
+
+// A goroutine of the engine leaves a peer that holds its pool up. The end of the engine is the end of its patience.
+func TestCloseWaitsForNoPeerThatHoldsAPoolUp(t *testing.T) {
+	s := &patient{newHand("hand"), make(chan struct{}, 2), make(chan error, 2)}
+	e, err := Open(t.Context(), Options{Transports: Plugs(handFactory{s})})
+	require.NoError(t, err)
+	w := &workshop{Engine: e, t: t, hands: []*hand{s.hand}}
+	p := w.opened()
+	_, failure := w.lentPool(p, 2)
+	require.Nil(t, failure)
+	require.True(t, w.routines.start(func() { w.left(p) }))
+	<-s.asked
+	require.NotEmpty(t, w.Close(0, true))
+	require.ErrorIs(t, <-s.causes, context.Canceled)
+	require.NoError(t, w.Forget())
+}
+
 // A peer lends a few regions at once. The key of one goes back when another takes its place, and not while an order
 // uses it.
 func TestTheRegionsThatAPeerLendsAreBounded(t *testing.T) {
