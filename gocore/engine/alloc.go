@@ -53,6 +53,9 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 		return 0, mem.Region{}, errs.New(errs.InvalidArgument, "allocate", "huge pages are of the host, not of %s",
 			m.Location).WithHint("leave hugepages out: a device chooses its pages itself")
 	}
+	if err := e.regions.nameFree(m.Name); err != nil { // before pages are made, which may take a minute
+		return 0, mem.Region{}, err
+	}
 	if kind == mem.Host && m.Size >= lookFrom && !m.HugePages { // the kernel reserves pages of their pool in the call
 		if err := e.allocations.promise(m.Size); err != nil {
 			return 0, mem.Region{}, err

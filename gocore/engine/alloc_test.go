@@ -72,6 +72,19 @@ func TestMemoryThatNobodyTouchedYetIsNotFree(t *testing.T) {
 	}
 }
 
+// A name that is in use is refused before memory is looked for, and before pages are made for it.
+func TestMemoryUnderANameInUseIsNotMade(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	w.region("kv")
+	w.allocations.kernel = func(string) ([]byte, error) {
+		t.Error("free memory was looked for")
+		return nil, nil
+	}
+	_, _, err := w.Allocate(Memory{Size: lookFrom, Name: "kv", Location: "cpu:0", Prefault: true})
+	require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
+	require.ErrorContains(t, err, "in use")
+}
+
 func goOn() error { return nil }
 
 // A close stops it too: the memory of a call that was interrupted is not wanted any more.
