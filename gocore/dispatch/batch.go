@@ -41,8 +41,8 @@ var (
 
 func (b *batch) id() BatchID { return BatchID(b.generation)<<32 | BatchID(b.slot) }
 
-// Trace gives a batch the caller's name for it, which the events of its tasks bear. Of several names the last counts. It
-// returns the name before.
+// Trace gives a batch the caller's name for it, which the events of its tasks bear, and returns the name before. Of
+// several names the last counts.
 func (c *Core) Trace(id BatchID, name string) (before string) {
 	if b, err := c.findBatch(id); err == nil {
 		before, b.trace = b.trace, name

@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A few bytes name any number of requests: an array with a stride of 0, and pages of as many rows as a region has bytes.
-// The engine refuses them before it takes memory for each.
+// A few bytes name any number of requests: an array with a stride of 0, and pages of as many rows as a region has
+// bytes. The engine refuses them before it takes memory for each.
 func TestACallOfTooManyRequestsTakesNoMemoryForThem(t *testing.T) {
 	w := newWorkshop(t, "hand")
 	own, far := w.region("own"), w.region("far")

@@ -294,8 +294,8 @@ func TestMemoryThatIsAllocatedBesideCloseIsGivenBack(t *testing.T) {
 	require.NoError(t, e.Forget())
 }
 
-// Close ends the regions that it finds. One that is being registered then has ended, too, when its caller hears of it: no
-// transport has a key of it, and the number is given back.
+// Close ends the regions that it finds. One that is being registered then has ended, too, when its caller hears of it:
+// no transport has a key of it, and the number is given back.
 func TestARegionThatIsRegisteredBesideCloseEndsWithIt(t *testing.T) {
 	b := &beside{newHand("hand"), func() {}}
 	w := newWorkshopOver(t, []*hand{b.hand}, handFactory{b})

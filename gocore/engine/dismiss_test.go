@@ -52,8 +52,8 @@ func (r *together) Revoke(ctx context.Context, key transport.LocalKey, from *tra
 	return r.hand.Revoke(ctx, key, from, e)
 }
 
-// A pattern names several peers. All of them are kept out before anybody waits for the bytes of one, and no wait for one
-// comes before that for another.
+// A pattern names several peers. All of them are kept out before anybody waits for the bytes of one, and no wait for
+// one comes before that for another.
 func TestPeersThatAreDisconnectedTogetherWaitForNoneOfThem(t *testing.T) {
 	r := &together{hand: newHand("hand")}
 	w := newWorkshopOver(t, []*hand{r.hand}, handFactory{r})

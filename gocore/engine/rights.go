@@ -40,7 +40,7 @@ const rulesMax = 4096
 type rules struct {
 	mu     sync.RWMutex
 	byText map[string]*rule
-	list   []*rule // in the order of their numbers; replaced as a whole, since rightsOf reads it without the lock
+	list   []*rule // in the order of their numbers; replaced as a whole: rightsOf reads it without the lock
 	made   uint32  // rules so far: the number of the next one
 	came   uint64  // rules that have entered the list so far
 }
@@ -108,8 +108,8 @@ func (s *rules) sweepLocked() {
 	})
 }
 
-// enter notes that one more region has a rule; nil is none. Peers may see the region from now on, so the rule comes back
-// into the list if it was swept out of it meanwhile.
+// enter notes that one more region has a rule; nil is none. Peers may see the region from now on, so the rule comes
+// back into the list if it was swept out of it meanwhile.
 func (s *rules) enter(r *rule) {
 	if r == nil {
 		return

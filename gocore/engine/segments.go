@@ -208,8 +208,8 @@ func (e *Engine) greet(ctx context.Context, address string) (control.Greeting, e
 	return e.client.Hello(ctx, address)
 }
 
-// OpenBlob opens a blob that a peer's Export made. It does not contact the peer, nor wait for another call that does; the
-// first use contacts it, and refuses another incarnation.
+// OpenBlob opens a blob that a peer's Export made. It does not contact the peer, nor wait for another call that does;
+// the first use contacts it, and refuses another incarnation.
 func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	if err := e.usable(); err != nil {
 		return 0, err

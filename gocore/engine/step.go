@@ -270,8 +270,7 @@ func (e *Engine) progress(ctx context.Context) {
 			wait = max(0, e.armed.Sub(clock.Now()))
 		}
 		e.deferred.rearm = false
-		e.unlock()
-		e.runSteps()
+		e.unlockAndDrain()
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
