@@ -10,8 +10,8 @@ import (
 )
 
 // leaseKeeper ends leases when their time is up. Its goroutine is there while some lease has an end. A lease that peers
-// do not let go in time is tried again until it has ended: it admits nothing meanwhile. These tries have a room of their
-// own. So leases that are held up, by a host that has lost its power for example, delay the end of no other one.
+// do not let go in time is tried again until it has ended: it admits nothing meanwhile. These tries have a room of
+// their own. So leases that are held up, by a host that has lost its power for example, delay the end of no other one.
 // Behind close, leases end with their regions.
 type leaseKeeper struct {
 	engine *Engine

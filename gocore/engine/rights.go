@@ -45,8 +45,8 @@ type rules struct {
 	came   uint64  // rules that have entered the list so far
 }
 
-// of returns the rule of memory that is to be registered, nil for none. The error is InvalidArgument, or TooManyRequests
-// where regions have too many different ones.
+// of returns the rule of memory that is to be registered, nil for none. The error is InvalidArgument, or
+// TooManyRequests where regions have too many different ones.
 func (s *rules) of(e *Engine, m Memory) (*rule, error) {
 	switch {
 	case m.Peers == nil:
