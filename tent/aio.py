@@ -63,7 +63,11 @@ async def _end(transfer: Transfer) -> None:
             soon(loop, end.set)
 
     hub.watch(transfer._batch, ended, bound=False)
-    await end.wait()
+    try:
+        await end.wait()
+    finally:
+        if not end.is_set():  # given up: while an await is open that no loop serves, nobody listens
+            hub.unwatch(transfer._batch, lambda watcher: watcher is ended)
 
 
 def _join(hub: Hub, loop: asyncio.AbstractEventLoop) -> None:

@@ -176,6 +176,25 @@ def test_a_wrong_time_is_the_only_complaint(peers: Callable[..., PeerProcess]) -
     asyncio.run(run())
 
 
+def test_an_await_that_gave_up_leaves_tents_thread_listening(peers: Callable[..., PeerProcess]) -> None:
+    """While an await is open its loop listens; a loop that has gone hands over neither logs nor ends."""
+    peer = peers(size=1 << 20)
+    with tent.Engine() as engine, engine.open(peer.address) as segment:
+        local = engine.allocate(1 << 20)
+        peer.stop()
+        transfer = engine.write(local, segment["kv"])
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                asyncio.run(transfer.result_async(timeout=0.01))
+        hub = engine._hub
+        assert (hub._watchers.get(transfer._batch) or [], hub._awaits, hub._listening) == ([], 0, True)
+        transfer.cancel()
+        ended = threading.Event()
+        transfer.add_done_callback(lambda _: ended.set())
+        assert ended.wait(20)
+        peer.resume()
+
+
 def test_fence_async(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     asyncio.run(both.offered.fence_async())
