@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from . import _html, _native
 from ._text import shown
-from .errors import EngineClosedError, InvalidArgumentError, TentError
+from .errors import EngineClosedError, InvalidArgumentError, InvalidEntryError, TentError
 from .stream import Stream
 
 if TYPE_CHECKING:
     from .handle import Handle
 
+R = TypeVar("R")
 
 _SHOWN = 20  # events that a notebook shows
 
@@ -137,14 +138,22 @@ class Events(Stream[Event]):
         if self._closed:
             raise EngineClosedError("these events are closed", hint="engine.events() gives new ones")
 
-    def _take(self, most: int) -> list[Event]:
+    def _follow(self, function: Callable[..., R], *arguments: Any) -> R:
+        """A call about this reader, which another thread may close meanwhile."""
         self._check_open()
-        found = json.loads(self._engine._call(self._engine._library.pybind_EventsTake, self._fd, most))
+        try:
+            return self._engine._call(function, self._fd, *arguments)
+        except InvalidEntryError:
+            self._check_open()
+            raise
+
+    def _take(self, most: int) -> list[Event]:
+        found = json.loads(self._follow(self._engine._library.pybind_EventsTake, most))
         self.lost += found["lost"]
         return [event_of(entry) for entry in found["events"]]
 
     def _wait(self, milliseconds: int) -> None:
-        self._engine._call(self._engine._library.pybind_EventsWait, self._fd, milliseconds)
+        self._follow(self._engine._library.pybind_EventsWait, milliseconds)
 
     def __enter__(self) -> Events:
         return self

@@ -8,7 +8,7 @@ import select
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -128,6 +128,32 @@ def test_closed_readers_say_so_and_leave_no_descriptor(connected: tuple[tent.Eng
             use()
     with pytest.raises(tent.TooManyRequestsError):
         [near.events() for _ in range(100)]
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("call", ["pybind_EventsTake", "pybind_EventsWait"])
+def test_a_reader_that_another_thread_closes_ends_as_closed(engine: tent.Engine, call: str) -> None:
+    events = engine.events()
+    library = engine._library
+
+    class Closing:
+        """The native module, where another thread closes the reader just before a call about it."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == call:
+                return self._closed_before
+            return getattr(library, name)
+
+        def _closed_before(self, *arguments: int) -> Any:
+            engine._library = library
+            closer = threading.Thread(target=events.close)
+            closer.start()
+            closer.join()
+            return getattr(library, call)(*arguments)
+
+    events.drain()
+    engine._library = cast("Any", Closing())
+    assert list(events) == []
 
 
 @pytest.mark.interpreter
