@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from . import _native, loop
 from .enums import TransferStatusEnum
@@ -208,6 +208,8 @@ class Handle:
         self._closed = True
         self._states.release()
         self._words.release()
+        self._hub.cut_off()  # a loop that was forked with it may still call it
+        self._hub = cast("loop.Hub", _native.FORKED)
         loop.forget()
 
     @_native.finalizer

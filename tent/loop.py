@@ -63,6 +63,11 @@ class Hub:
         """Whether close() has handed out the last ends. Under `lock` it stays as it is."""
         return self._library is _native.CLOSED
 
+    def cut_off(self) -> None:
+        """In a forked child, where nobody may be left to give the lock back."""
+        self._library = _native.FORKED
+        self.lock = threading.RLock()
+
     def held_here(self) -> bool:
         """Whether the caller, a signal handler or a finalizer, has interrupted the holder of a lock that tent's thread
         takes: of a hub, of the thread itself, or of a handler of `logging`."""

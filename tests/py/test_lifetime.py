@@ -206,6 +206,8 @@ def test_a_forked_child_gets_an_error_never_a_hang(pair: Callable[..., Pair]) ->
         lambda: transfer.state,
         lambda: transfer.bytes,
         lambda: tent.wait([transfer]),
+        lambda: transfer.add_done_callback(print),
+        lambda: transfer.remove_done_callback(print),
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: fork of a process with threads
