@@ -240,10 +240,10 @@ func NoteTake(id int64, address uint64, size, most int64) (int64, error) {
 
 // Explain returns in JSON which routes a request would take, and why not the others.
 func Explain(
-	id, op, priority, intent int64, policy, local, length uint64, segment int64, region, offset uint64,
+	id int64, op, priority, intent, policy, local, length uint64, segment int64, region, offset uint64,
 ) (string, error) {
 	return on(id, func(e *engine.Engine) (string, error) {
-		packed := request.Packed{Opcode: uint64(op), Priority: uint64(priority), IntentType: uint64(intent),
+		packed := request.Packed{Opcode: op, Priority: priority, IntentType: intent,
 			PolicyName: policy}
 		x, err := e.Explain(&engine.Request{Terms: packed.Terms(), Source: uintptr(local), Length: length,
 			Remote: engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from enum import IntEnum
 
 _LONGEST = 200  # characters or bytes of a wrong value that an error has whole
 _MOST = 8  # items of a list
@@ -30,6 +31,19 @@ def duration(ns: int) -> str:
 def name(text: str) -> str:
     """The name of a peer's region, its control characters escaped: they would steer a terminal."""
     return text if text.isprintable() else repr(text)[1:-1]
+
+
+def member(kind: type[IntEnum], value: object) -> str:
+    """The name of a member, or a value that is none, for a repr."""
+    try:
+        return kind(value).name  # type: ignore[arg-type]
+    except ValueError:
+        return shown(value)
+
+
+def address(value: object) -> str:
+    """An address, or a value that is none, for a repr."""
+    return hex(value) if isinstance(value, int) else shown(value)
 
 
 def shown(value: object) -> str:

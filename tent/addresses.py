@@ -9,7 +9,7 @@ from . import indexes
 from .errors import InvalidArgumentError
 from .grid import Grid
 from .indexes import Index, Integers
-from .quantities import bytes_of
+from .quantities import bytes_of, integer_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -53,14 +53,14 @@ class Addresses(Grid):
 
     def __repr__(self) -> str:
         side = f"of {getattr(self._keep, 'address', '')}" if self.remote else "local"
-        return f"<Addresses {side}: {self.n_pages} ranges>"
+        return f"<Addresses {side}: {self.n_pages} ranges{self._state()}>"
 
 
 def _columns(ranges: Any, lengths: Integers | int | str | None) -> tuple[Index, Index]:
     if lengths is None:
         return indexes.pairs(ranges, "addresses")
     at = indexes.describe(ranges, "addresses")
-    if isinstance(lengths, (int, str)):
+    if isinstance(lengths, str) or integer_of(lengths) is not None:
         return at, indexes.one(bytes_of(lengths, "lengths", least=1))
     sizes = indexes.describe(lengths, "lengths")
     if sizes.n != at.n:

@@ -20,7 +20,7 @@ from ._transports import learn_transports
 from .addresses import Addresses
 from .admission import Admission
 from .closing import abandon, close_at_exit, close_engine, close_in_background
-from .enums import Permission
+from .enums import IntentType, Permission
 from .errors import InvalidArgumentError, PermissionDeniedError
 from .events import Events
 from .explanation import Explanation
@@ -30,10 +30,11 @@ from .memory import Memory
 from .moves import Moves
 from .moving import WRITE
 from .notifications import Notifications
-from .quantities import bytes_of, text_of
-from .region import Region, RegionSlice, identities
+from .quantities import bytes_of, list_of, text_of
+from .region import Region, RegionSlice, identities, permission_of
 from .segment import Segment
 from .tail import Tail
+from .terms import filled, terms
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -47,14 +48,6 @@ Target = str | bytes | os.PathLike[str]
 OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at once
 
 _READABLE = (Permission.GlobalReadOnly, Permission.GlobalReadWrite)
-
-
-def permission_of(wanted: Permission) -> int:
-    """A permission as the engine takes it."""
-    try:
-        return int(Permission(wanted))
-    except ValueError:
-        raise InvalidArgumentError(f"permission is {shown(wanted)}: it must be a tent.Permission") from None
 
 
 class Engine(Moves, Admission):
@@ -388,10 +381,25 @@ class Engine(Moves, Admission):
 
         It has addresses, the id of the engine, regions (all named ones unless chosen) and versions, and no secrets.
         """
-        if isinstance(regions, (str, Region)):
-            regions = [regions]
-        names = None if regions is None else [r if isinstance(r, str) else r.name for r in regions]
+        names = None if regions is None else self._names_of([regions] if isinstance(regions, str) else regions)
         return base64.b64decode(self._call(self._library.pybind_Export, json.dumps(names)))
+
+    def _names_of(self, regions: Region | Iterable[Region | str]) -> list[str]:
+        """The names of own regions."""
+        names = []
+        for region in [regions] if isinstance(regions, Region) else list_of(regions, "regions", "regions or names"):
+            if isinstance(region, Region):
+                if region._engine is not self:
+                    raise InvalidArgumentError(f"{region!r} belongs to another engine")
+                region._check_open()
+                if not region.name:
+                    raise InvalidArgumentError(f"{region!r} has no name, by which peers would find it")
+                names.append(region.name)
+            elif isinstance(region, str):
+                names.append(text_of(region, "a region's name"))
+            else:
+                raise InvalidArgumentError(f"{shown(region)} is neither a Region nor a name of one")
+        return names
 
     # Looking
 
@@ -407,18 +415,27 @@ class Engine(Moves, Admission):
         *,
         op: int = WRITE,
         priority: int | None = None,
-        intent: int = 0,
+        intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
     ) -> Explanation:
         """Returns the routes that a move between these operands would take, in order, and why not the others."""
         own = moving.local_slice(self, local, op)
         segment, region, offset, size = moving.remote_slice(self, remote)
-        named = _abi.name_number("policy", policy)
         length = min(own.size, size)
-        priority = self._default_priority if priority is None else priority
+        given, _ = terms(priority, intent=intent, policy=policy)
+        how = dict(zip(_abi.TAKES, _abi.packed(filled(op, self._default_priority, given)), strict=True))
         return Explanation(
             self._call_long_json(
-                self._library.pybind_Explain, op, priority, intent, named, own.address, length, segment, region, offset
+                self._library.pybind_Explain,
+                how["opcode"],
+                how["priority"],
+                how["intent_type"],
+                how["policy_name"],
+                own.address,
+                length,
+                segment,
+                region,
+                offset,
             )
         )
 

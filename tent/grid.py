@@ -10,7 +10,7 @@ from . import _native
 from ._text import shown
 from .enums import LOCAL_SEGMENT_ID
 from .errors import InvalidArgumentError
-from .quantities import bytes_of
+from .quantities import bytes_of, integer_of, list_of
 from .region import Region, RegionSlice
 
 if TYPE_CHECKING:
@@ -92,7 +92,11 @@ class Grid:
     def __repr__(self) -> str:
         address = getattr(self._keep, "address", "")  # of the segment
         side = f"remote of {address}," if address else "remote" if self.remote else "local"
-        return f"<Grid {side} {self.n_pages} pages of {self.page_bytes} bytes in {self.n_regions} regions>"
+        pages = f"{self.n_pages} pages of {self.page_bytes} bytes in {self.n_regions} regions"
+        return f"<Grid {side} {pages}{self._state()}>"
+
+    def _state(self) -> str:
+        return " closed" if self._closed or self._engine.closed else ""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied; it belongs to its engine")
@@ -117,9 +121,9 @@ def shape(
     for name, value in numbers.items():
         if name != "rows":
             numbers[name] = bytes_of(value, name, least=int(name == "page_bytes"))
-    if isinstance(rows, bool) or not hasattr(rows, "__index__") or not 0 < rows < 1 << 63:
+    if (n := integer_of(rows)) is None or not 0 < n < 1 << 63:
         raise InvalidArgumentError(f"rows is {shown(rows)}: it must be an integer, at least 1")
-    return numbers
+    return {**numbers, "rows": n}
 
 
 def own(
@@ -132,7 +136,9 @@ def own(
     row_stride: int | str | None = None,
 ) -> Grid:
     """A grid over own memory; see Engine.pages()."""
-    chosen = [regions] if isinstance(regions, (Region, RegionSlice)) else list(regions)
+    single = isinstance(regions, (Region, RegionSlice))
+    takes = "regions of this engine, or slices of them"
+    chosen: list[Any] = [regions] if single else list_of(regions, "regions", takes)
     described, memories = [], []
     for part in chosen:
         region, start = (part.region, part.offset) if isinstance(part, RegionSlice) else (part, 0)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ._text import shown
 from .errors import EngineClosedError, InvalidArgumentError
-
-if TYPE_CHECKING:
-    from .handle import Handle
+from .handle import Handle
+from .quantities import integer_of, text_of
 
 
 class MetricsServer:
@@ -47,7 +44,7 @@ class MetricsServer:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<MetricsServer {self.url}{' closed' if self._engine is None else ''}>"
+        return f"<MetricsServer {self.url}{'' if self._engine and not self._engine.closed else ' closed'}>"
 
 
 def serve_metrics(engine: Handle, port: int = 0, host: str = "127.0.0.1") -> MetricsServer:
@@ -63,7 +60,10 @@ def serve_metrics(engine: Handle, port: int = 0, host: str = "127.0.0.1") -> Met
     The setting `metrics/listen` does the same when the engine opens. Only this machine reaches the default host. Raises
     RpcServiceError when the port is taken.
     """
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
+    if not isinstance(engine, Handle):
+        raise InvalidArgumentError(f"engine is {shown(engine)}: it must be an Engine")
+    if (number := integer_of(port)) is None or not 0 <= number < 1 << 16:
         raise InvalidArgumentError(f"port is {shown(port)}: it must be a number from 0 to 65535")
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    where = text_of(host, "host", needed=True)
+    place = f"[{where}]:{number}" if ":" in where else f"{where}:{number}"
     return MetricsServer(engine, engine._call(engine._library.pybind_ServeMetrics, place))

@@ -45,16 +45,9 @@ def transport_number(hint: Any) -> int:
     """The number of a transport that is given by name or number; None is 0."""
     if hint is None:
         return 0
-    if isinstance(hint, str):
-        number = HINTS.get(hint.lower())
-        if number is not None:
-            return number
-    else:
-        try:
-            return int(TransportType(hint))
-        except ValueError:
-            if hint in HINTS.values():
-                return int(hint)
+    number = HINTS.get(hint.lower()) if isinstance(hint, str) else quantities.integer_of(hint)
+    if number is not None and number in HINTS.values():
+        return number
     known = {number: name for name, number in sorted(HINTS.items(), reverse=True)}  # one name of each
     raise InvalidArgumentError(
         f"hint {shown(hint)} names no transport", hint="known: " + ", ".join(sorted(known.values()))
@@ -269,7 +262,7 @@ class Packed:
         told = notify is not None
         if told and (not isinstance(notify, tuple) or len(notify) != 2):
             raise InvalidArgumentError(f"notify is {shown(notify)}: it must be (name, message)")
-        name, message = (_encoded(part, "notification") for part in notify or (b"", b""))
+        name, message = (quantities.encoded(part, "a notification") for part in notify or (b"", b""))
         mark = _trace(trace)
         if len(name) > NAME_MAX:
             raise InvalidArgumentError(f"the notification's name has {len(name)} bytes: the limit is {NAME_MAX}")
@@ -291,18 +284,7 @@ def _trace(text: Any) -> bytes:
         return b""
     if not isinstance(text, str):
         raise InvalidArgumentError(f"trace is {shown(text)}: it must be a str")
-    encoded = _encoded(text, "trace")
+    encoded = quantities.encoded(text, "trace")
     if len(encoded) > TRACE_MAX:
         raise InvalidArgumentError(f"the trace has {len(encoded)} bytes: the limit is {TRACE_MAX}")
     return encoded
-
-
-def _encoded(text: Any, what: str) -> bytes:
-    if isinstance(text, str):
-        try:
-            return text.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError as error:
-            raise InvalidArgumentError(f"{what} {shown(text)}: {error}") from None
-    if isinstance(text, (bytes, bytearray, memoryview)):
-        return bytes(text)
-    raise InvalidArgumentError(f"a notification is str or bytes, not {type(text).__name__!r}")

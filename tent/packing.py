@@ -10,6 +10,7 @@ from typing import Any
 from . import _abi
 from ._text import shown
 from .errors import InvalidArgumentError
+from .quantities import list_of
 from .records import Request, pack
 from .terms import not_a_priority
 
@@ -18,10 +19,7 @@ _PRIORITY = _abi.COLUMNS.index("priority")
 
 def listed(requests: Any) -> list[Any]:
     """Requests as a list."""
-    if not isinstance(requests, Iterable):
-        message = f"request_list is {shown(requests)}: tent.Request objects or a RequestArray are needed"
-        raise InvalidArgumentError(message)
-    return list(requests)
+    return list_of(requests, "request_list", "tent.Request objects or a RequestArray")
 
 
 def packed(requests: Iterable[Request]) -> tuple[array[int], int]:

@@ -65,6 +65,27 @@ def text_of(value: Any, what: str, needed: bool = False) -> str:
     return value
 
 
+def encoded(value: Any, what: str) -> bytes:
+    """The bytes of a text or of bytes: a part of a notification, which other sides may not have as UTF-8."""
+    if isinstance(value, str):
+        try:
+            return value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(f"{what} {shown(value)}: {error}") from None
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidArgumentError(f"{what} is {shown(value)}: it must be str or bytes")
+
+
+def list_of(values: Any, what: str, takes: str) -> list[Any]:
+    """Several values as a list; `takes` says of what, for the error."""
+    try:
+        each = iter(values)
+    except TypeError:
+        raise InvalidArgumentError(f"{what} is {shown(values)}: it must be {takes}") from None
+    return list(each)
+
+
 def seconds_of(value: Any, what: str = "timeout", none: str = "") -> float:
     """The seconds that a time means, finite and not negative. `none` is the meaning of None, for the error."""
     if type(value) is float and 0 <= value < _INFINITE:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ._abi import PACKED, Fields
+from ._text import address, member, shown
 from .enums import (
     OpCode,
     Permission,
@@ -15,6 +16,7 @@ from .enums import (
     TransportType,
     kWildcardLocation,
 )
+from .quantities import encoded
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,8 +31,9 @@ class Request(Fields):
 
     def __repr__(self) -> str:
         return (
-            f"Request({OpCode(self.opcode).name}, source={self.source:#x}, target_id={self.target_id}, "
-            f"target_offset={self.target_offset:#x}, length={self.length}, priority={self.priority!r})"
+            f"Request({member(OpCode, self.opcode)}, source={address(self.source)}, "
+            f"target_id={shown(self.target_id)}, target_offset={address(self.target_offset)}, "
+            f"length={shown(self.length)}, priority={shown(self.priority)})"
         )
 
 
@@ -52,7 +55,7 @@ class Notification:
 
     def __init__(self, name: str = "", message: str | bytes = "", peer: str = "", trace: str = "") -> None:
         self.name = name
-        self.data = message.encode("utf-8", "surrogateescape") if isinstance(message, str) else bytes(message)
+        self.data = encoded(message, "message")
         self.peer = peer
         self.trace = trace
 
@@ -117,7 +120,7 @@ class MemoryOptions:
         self.internal = internal
 
     def __repr__(self) -> str:
-        return f"MemoryOptions(location={self.location!r}, perm={Permission(self.perm).name})"
+        return f"MemoryOptions(location={self.location!r}, perm={member(Permission, self.perm)})"
 
 
 class _Guard(int):

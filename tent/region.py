@@ -16,7 +16,7 @@ from ._text import shown
 from .enums import Permission
 from .errors import InvalidArgumentError, InvalidEntryError, TentError
 from .memory import Memory, not_back
-from .quantities import bytes_of, text_of
+from .quantities import bytes_of, integer_of, list_of, text_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -57,6 +57,14 @@ def identities(what: str, patterns: str | Iterable[str] | None) -> str:
     if not all(isinstance(pattern, str) for pattern in listed):
         raise InvalidArgumentError(f"{what} is {shown(patterns)}: it must be patterns of identities")
     return json.dumps(listed)
+
+
+def permission_of(wanted: Permission) -> int:
+    """A permission as the engine takes it."""
+    n = integer_of(wanted)
+    if n is None or n not in list(Permission):
+        raise InvalidArgumentError(f"permission is {shown(wanted)}: it must be a tent.Permission")
+    return n
 
 
 def _import(name: str, call: str) -> Any:
@@ -165,7 +173,12 @@ class Region:
             layers[0] = 1
             kv.close()
         """
-        return self._shaped(_import("numpy", "array()").asarray(self.view).view(dtype), shape)
+        flat = _import("numpy", "array()").asarray(self.view)
+        try:
+            flat = flat.view(dtype)
+        except (SyntaxError, TypeError, ValueError) as error:  # NumPy parses words
+            raise InvalidArgumentError(f"{self!r} as numbers of {shown(dtype)}: {error}") from None
+        return self._shaped(flat, shape)
 
     def tensor(self, dtype: Any = "uint8", shape: Any = -1) -> Any:
         """The bytes as a torch tensor of a dtype (torch.float16 or "float16") and a shape, with the memory alive."""
@@ -184,7 +197,7 @@ class Region:
     def _shaped(self, flat: Any, shape: Any) -> Any:
         try:
             return flat.reshape(shape)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{self!r} as {len(flat)} elements of {flat.dtype}: {error}") from None
 
     def __dlpack__(self, **wanted: Any) -> Any:
@@ -315,10 +328,12 @@ class Region:
         """
         size = bytes_of(page_bytes, "page_bytes", least=1)
         n = self.size // size
-        found = [operator.index(page) for page in indexes]
+        found = list_of(indexes, "indexes", "integers")
         for at, page in enumerate(found):
-            if not 0 <= page < n:
-                raise InvalidArgumentError(f"index [{at}] is {page}: {self!r} has {n} pages of {size} bytes")
+            index = integer_of(page)
+            if index is None or not 0 <= index < n:
+                raise InvalidArgumentError(f"index [{at}] is {shown(page)}: {self!r} has {n} pages of {size} bytes")
+            found[at] = index
         return [RegionSlice(self, page * size, size) for page in found]
 
     def share(
@@ -352,16 +367,15 @@ class Region:
         """
         self._check_open()
         parts = self._parts(part)
-        if permission is not None and permission not in (Permission.GlobalReadOnly, Permission.GlobalReadWrite):
-            raise InvalidArgumentError(
-                f"permission is {shown(permission)}: a lease is GlobalReadOnly or GlobalReadWrite"
-            )
+        allowed = 0 if permission is None else permission_of(permission)
+        if permission is not None and allowed == Permission.LocalReadWrite:
+            raise InvalidArgumentError(f"permission is {permission!r}: a lease is GlobalReadOnly or GlobalReadWrite")
         made = self._engine._call_long_json(
             self._engine._library.pybind_ShareRegion,
             self._id,
             json.dumps([(each.offset, each.size) for each in parts]),
             text_of(name, "name"),
-            int(permission or 0),
+            allowed,
             identities("peers", peers),
             _expires(expires),
         )

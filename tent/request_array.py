@@ -67,8 +67,8 @@ class RequestArray(_abi.Columns):
 
     def __init__(self, n: int) -> None:
         count = integer_of(n)
-        if count is None or count < 1:
-            raise InvalidArgumentError(f"RequestArray({shown(n)}): at least one request is needed")
+        if count is None or not 0 < count < 1 << 31:
+            raise InvalidArgumentError(f"RequestArray({shown(n)}): it has from 1 to 2^31 - 1 requests")
         self._hold(array("Q", bytes(8 * _abi.RECORD_WORDS)) * count)
 
     def _hold(self, words: array[int]) -> None:

@@ -12,7 +12,7 @@ from .enums import Permission
 from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError
 from .grid import Grid, shape
 from .indexes import Integers, Ranges
-from .quantities import integer_of, text_of
+from .quantities import integer_of, list_of, text_of
 from .region import byte_range
 
 if TYPE_CHECKING:
@@ -231,7 +231,9 @@ class Segment:
         row_stride: int | str | None = None,
     ) -> Grid:
         """A grid over regions of this peer or slices of them; see Engine.pages()."""
-        chosen = [regions] if isinstance(regions, (RemoteRegion, RemoteSlice, Segment)) else list(regions)
+        single = isinstance(regions, (RemoteRegion, RemoteSlice, Segment))
+        takes = f"regions of {self.address}, or slices of them"
+        chosen: list[Any] = [regions] if single else list_of(regions, "regions", takes)
         described = []
         for region in (r._single() if isinstance(r, Segment) else r for r in chosen):
             if isinstance(region, RemoteSlice) and region.segment is self and region.region_id:

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from . import _native
-from .errors import EngineClosedError
-from .quantities import limit_of
+from ._text import shown
+from .errors import EngineClosedError, InvalidArgumentError
+from .quantities import integer_of, limit_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MANY = 1024  # taken by one call
+_MOST = 1 << 30  # items, more than any stream keeps
 
 
 class Stream(Generic[T]):
@@ -75,7 +77,9 @@ class Stream(Generic[T]):
     def drain(self, max: int | None = None) -> list[T]:
         """All that have come, or the first `max`; never blocks."""
         if max is not None:
-            return self._take(max)
+            if (most := integer_of(max)) is None or most < 0:
+                raise InvalidArgumentError(f"max is {shown(max)}: it must be an integer, at least 0, or None for all")
+            return self._take(min(most, _MOST))
         everything: list[T] = []
         while taken := self._take(MANY):
             everything += taken

@@ -16,7 +16,7 @@ from .errors import InvalidArgumentError, TentError, TransferError, transfer_err
 from .gpu_stream import handle
 from .loop import run_soon
 from .page import CANCELED, CELL_WORDS, COMPLETED, PENDING
-from .quantities import limit_of
+from .quantities import limit_of, list_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -389,7 +389,7 @@ class Transfer:
 def _list(transfers: Iterable[Transfer]) -> list[Transfer]:
     if isinstance(transfers, Transfer):
         raise InvalidArgumentError("several transfers are expected, not one", hint="give a list, or use its own wait()")
-    return list(transfers)
+    return list_of(transfers, "transfers", "several transfers")
 
 
 def _engines(transfers: list[Transfer]) -> set[Handle]:

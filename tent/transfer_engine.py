@@ -6,17 +6,16 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, buffers, files, moving, packing
 from ._text import shown
-from .engine import OPEN_TIMEOUT, Engine, permission_of
+from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import InvalidArgumentError, transfer_error
 from .local_memory import LocalMemory
 from .page import CELL_WORDS, COMPLETED, PENDING
-from .quantities import integer_of, limit_of, text_of
+from .quantities import integer_of, limit_of, list_of, text_of
 from .records import (
     BatchGuard,
     MemoryGuard,
@@ -27,7 +26,7 @@ from .records import (
     SegmentInfoBuffer,
     TransferStatus,
 )
-from .region import identities
+from .region import identities, permission_of
 from .request_array import RequestArray
 
 if TYPE_CHECKING:
@@ -110,6 +109,8 @@ class TransferEngine:
 
     def import_remote_segment(self, shared_handle: bytes) -> int:
         """Opens a blob of export_local_segment() without contacting the peer."""
+        if not isinstance(shared_handle, (bytes, bytearray, memoryview)):
+            raise InvalidArgumentError(f"shared_handle is {shown(shared_handle)}: a blob of export() is needed")
         found = buffers.describe(bytes(shared_handle))
         return self.engine._call(self.engine._library.pybind_OpenBlob, found.address, found.size)
 
@@ -213,12 +214,11 @@ class TransferEngine:
         self, addr_list: Sequence[int], size_list: Sequence[int], options: MemoryOptions
     ) -> None:
         """The same with options."""
-        if len(addr_list) != len(size_list):
-            raise InvalidArgumentError(f"{len(addr_list)} addresses and {len(size_list)} sizes")
+        pairs = list(zip(*_columns(addr_list, size_list)))
         options = _options(options)
         made: list[tuple[int, int]] = []
         try:
-            for address, size in zip(addr_list, size_list):
+            for address, size in pairs:
                 self._register(address, size, options, made)
         except BaseException:
             for address, size in made:
@@ -233,9 +233,7 @@ class TransferEngine:
     def unregister_local_memory_batch(self, addr_list: Sequence[int], size_list: Sequence[int] = ()) -> None:
         """Several ranges; none if one of them is unknown. After the builtin TimeoutError those that are back are
         unregistered."""
-        if size_list and len(addr_list) != len(size_list):
-            raise InvalidArgumentError(f"{len(addr_list)} addresses and {len(size_list)} sizes")
-        pairs = zip(addr_list, size_list or repeat(0))
+        pairs = zip(*_columns(addr_list, size_list, needed=False))
         self._memory.unregister_all((_u64(address, "addr"), _u64(size, "size")) for address, size in pairs)
 
     # Batches
@@ -269,12 +267,13 @@ class TransferEngine:
         The notification goes to the target after the last byte of the batch; a batch has at most one. `trace` is the
         caller's name for the batch, as that of a move; requests and the notification may bear it instead.
         """
-        traces = [] if notifi is None else [notifi.trace]
+        batch_id = _u64(batch_id, "batch_id")
+        traces = [] if notifi is None else [_notification(notifi).trace]
         if isinstance(request_list, RequestArray):
-            n = request_list._n if count is None else count
+            n = request_list._n if count is None else integer_of(count) or 0
             address = request_list._address
             if not 0 < n <= request_list._n:
-                raise InvalidArgumentError(f"count is {n}: the array has {request_list._n} requests")
+                raise InvalidArgumentError(f"count is {shown(count)}: the array has {request_list._n} requests")
         else:
             if count is not None:
                 raise InvalidArgumentError("count= belongs to a RequestArray")
@@ -381,7 +380,10 @@ class TransferEngine:
     ) -> TransferStatus:
         """Submits requests and waits for their end. Raises TransferError unless all have COMPLETED. When `timeout`
         seconds were not enough they are cancelled, and the error comes after their end."""
-        batch = self.allocate_transfer_batch(len(requests))
+        _native.milliseconds(timeout)  # a wrong one is refused before anything moves
+        if not isinstance(requests, RequestArray):
+            requests = packing.listed(requests)
+        batch = self.allocate_transfer_batch(len(requests) or 1)  # submitting none is refused
         try:
             self.submit_transfer(batch, requests, trace=trace)
             try:
@@ -419,9 +421,7 @@ class TransferEngine:
 
     def send_notifi(self, target_id: int, notifi: Notification) -> None:
         """Sends a notification without data, and returns when the peer has it. Its `trace` goes with it."""
-        if not isinstance(notifi, Notification):
-            raise InvalidArgumentError(f"notifi is {shown(notifi)}: it must be a tent.Notification")
-        packed = moving.Packed((notifi.name, notifi.data), notifi.trace)
+        packed = moving.Packed((_notification(notifi).name, notifi.data), notifi.trace)
         batch = self.engine._call_asking(
             self.engine._library.pybind_Notify, _segment(target_id, "target_id"), packed.address, 0, False
         )
@@ -460,6 +460,20 @@ def _options(value: MemoryOptions) -> MemoryOptions:
     if not isinstance(value, MemoryOptions):
         raise InvalidArgumentError(f"options is {shown(value)}: it must be a tent.MemoryOptions")
     return value
+
+
+def _notification(value: Notification) -> Notification:
+    if not isinstance(value, Notification):
+        raise InvalidArgumentError(f"notifi is {shown(value)}: it must be a tent.Notification")
+    return value
+
+
+def _columns(addresses: Iterable[int], sizes: Iterable[int], needed: bool = True) -> tuple[list[int], list[int]]:
+    """The addresses and sizes of a batch as lists of one length; sizes that are not needed may be left out."""
+    at, of = list_of(addresses, "addr_list", "addresses"), list_of(sizes, "size_list", "sizes")
+    if len(at) != len(of) and (of or needed):
+        raise InvalidArgumentError(f"{len(at)} addresses and {len(of)} sizes")
+    return at, of or [0] * len(at)
 
 
 def _u64(value: int, what: str) -> int:

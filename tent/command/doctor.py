@@ -46,7 +46,7 @@ class Check:
 
 def run(options: argparse.Namespace) -> int:
     """Lists the findings of tent on this machine, and the missing parts; with --peer, checks the way to a peer."""
-    if options.peer:
+    if options.peer is not None:
         return pair.run(options)
     engine = json.loads(_native.call(_native.load().pybind_Doctor, _native.environment()))
     machine = describe(engine)

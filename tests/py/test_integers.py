@@ -247,6 +247,15 @@ WRONG: dict[str, Callable[[tent.TransferEngine], object]] = {
     "batch_size is 1099511627776: it must be from 1 to 2^31 - 1": lambda e: e.allocate_transfer_batch(1 << 40),
     "request_list is None": lambda e: e.submit_transfer(1, None),  # type: ignore[arg-type]
     "notifi is None": lambda e: e.send_notifi(0, None),  # type: ignore[arg-type]
+    "notifi is ('n', 'm')": lambda e: e.submit_transfer(1, [], ("n", "m")),  # type: ignore[arg-type]
+    "batch_id is 1.5": lambda e: e.submit_transfer(1.5, [tent.Request()]),  # type: ignore[arg-type]
+    "batch_id is -18446744073709551615": lambda e: e.submit_transfer(1 - (1 << 64), [tent.Request()]),
+    "count is 1.5": lambda e: e.submit_transfer(1, tent.RequestArray(2), count=1.5),  # type: ignore[arg-type]
+    "request_list is 7": lambda e: e.transfer_sync(7),  # type: ignore[arg-type]
+    "there are no requests": lambda e: e.transfer_sync([]),
+    "addr_list is 7": lambda e: e.register_local_memory_batch(7, [1]),  # type: ignore[arg-type]
+    "size_list is 7": lambda e: e.unregister_local_memory_batch([1], 7),  # type: ignore[arg-type]
+    "shared_handle is 7": lambda e: e.import_remote_segment(7),  # type: ignore[arg-type]
 }
 
 
@@ -255,6 +264,33 @@ def test_a_wrong_argument_is_named(world: World, words: str) -> None:
     with pytest.raises(tent.InvalidArgumentError) as caught:
         WRONG[words](world.engine)
     assert str(caught.value).startswith(words)
+
+
+def test_a_number_of_65_bits_is_no_other_batch(world: World) -> None:
+    engine = world.engine
+    batch = engine.allocate_transfer_batch(1)
+    for wrong in (batch + (1 << 64), batch - (1 << 64)):
+        with pytest.raises(tent.InvalidArgumentError, match="batch_id is"):
+            engine.submit_transfer(wrong, [world.request(tent.OpCode.WRITE, 0, 0, 64)])
+    assert engine.get_transfer_status_list(batch) == []
+    engine.free_transfer_batch(batch)
+
+
+def test_a_wrong_timeout_of_transfer_sync_moves_nothing(world: World) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match="timeout is 'soon'"):
+        world.engine.transfer_sync([world.request(tent.OpCode.WRITE, 0, 0, 64)], timeout="soon")
+    assert world.engine.engine.metrics()["tent_write_bytes_total"] == 0
+
+
+def test_numbers_of_numpy_are_numbers(world: World, keep: Any) -> None:
+    np = pytest.importorskip("numpy")
+    engine, start = world.engine, world.address
+    at, sizes = np.array([start, start + 100]), np.array([50, 60])
+    engine.register_local_memory_batch(at, sizes)
+    engine.unregister_local_memory_batch(at, sizes)
+    own = keep(engine.engine.allocate(1 << 16))
+    assert engine.engine.addresses([own.address], np.int64(64)).n_pages == 1
+    assert engine.engine.pages(own, 4096, rows=np.int64(2), row_stride=8192).n_pages == 14
 
 
 def test_memory_functions(world: World) -> None:
