@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from . import indexes
+from . import _native, indexes
 from .errors import InvalidArgumentError
 from .grid import Grid
 from .indexes import Index, Integers
@@ -40,10 +40,22 @@ class Addresses(Grid):
         self.page_bytes = 0
         self.n_regions = 0
         words = array("Q", (*at.words(), *sizes.words()))
-        call = engine._call_long if asks else engine._call
-        self._id = int(call(engine._library.pybind_Addresses, segment, at.n, words.buffer_info()[0]))
-        self._closed = False
+        read = words, at, sizes  # by the call, which goes on behind a Ctrl-C
+
+        def make() -> int:
+            return engine._call(engine._library.pybind_Addresses, segment, at.n, read[0].buffer_info()[0])
+
+        if asks:
+            with _native.result_of(make, self._forget) as self._id:
+                self._closed = False
+        else:
+            self._id = make()
+            self._closed = False
         self.n_pages = at.n
+
+    def _forget(self, id: int) -> None:
+        """Closes a list that nobody has."""
+        self._engine._call(self._engine._library.pybind_CloseGrid, id)
 
     def as_remote(self) -> Grid:
         """The list as the remote operand; own memory is not: open("") has addresses() too."""

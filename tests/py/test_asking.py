@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
 import traceback
+import weakref
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -78,6 +81,27 @@ def test_ctrl_c_ends_every_call_that_asks_a_silent_peer(
         waited = [name for name, call in calls.items() if not interrupted(call)]
         there.resume()
         assert not waited
+
+
+@pytest.mark.interpreter
+def test_a_call_that_goes_on_behind_ctrl_c_still_has_its_numbers(
+    peers: Callable[..., PeerProcess], engine: tent.Engine
+) -> None:
+    there = peers()
+    peer = engine.open(there.address)
+    numbers = [array("Q", [UNKNOWN]) * 9, array("Q", [1]) * 9]
+    kept = [weakref.ref(each) for each in numbers]
+    there.stop()
+    assert interrupted(lambda: peer.addresses(*numbers))
+    numbers.clear()
+    gc.collect()
+    assert all(each() is not None for each in kept)
+    there.resume()
+    for thread in threading.enumerate():
+        if thread.name == "tent-call":
+            thread.join()
+    gc.collect()
+    assert not any(each() is not None for each in kept)
 
 
 @pytest.mark.interpreter
