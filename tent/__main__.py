@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from tent.command import main
+
+def main() -> int:
+    """The entry point of both; returns the exit status, also of a Ctrl-C while modules are being loaded."""
+    try:
+        from tent import command
+
+        return command.main()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -71,7 +71,7 @@ def seconds(text: str) -> float:
 def place(text: str) -> str:
     """Where somebody listens: "127.0.0.1:9100", "[::1]:9100"."""
     host, _, port = text.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return text
 
@@ -79,7 +79,7 @@ def place(text: str) -> str:
 def name(text: str) -> str:
     """A name, which is never empty."""
     if not text:
-        raise argparse.ArgumentTypeError("it is empty: peers find the region by its name")
+        raise argparse.ArgumentTypeError("it is empty, and no name")
     return text
 
 
@@ -147,7 +147,7 @@ def parser() -> Parser:
         ("--size", {"type": several(size), "default": sizes, "help": "bytes of a range: 4K,64K,1M,16M"}),
         ("--batch", {"type": several(count), "default": [1], "help": "ranges of a transfer: 1,16"}),
         ("--threads", {"type": several(count), "default": [1], "help": "threads, each with one transfer: 1,2"}),
-        ("--transport", {"type": several(str), "default": [], "help": "shm,tcp; all that can, unless given"}),
+        ("--transport", {"type": several(name), "default": [], "help": "shm,tcp; all that can, unless given"}),
         ("--priority", {"type": several(one_of(plan.PRIORITIES)), "default": ["high"], "help": "high,medium,low"}),
         ("--seconds", {"type": seconds, "default": 0.5, "help": "time of each row"}),
         ("--json", {"metavar": "FILE", "help": "write the rows as JSON; - prints it in place of the table"}),

@@ -99,7 +99,10 @@ def run(options: argparse.Namespace) -> int:
         span = max(options.size) * max(options.batch) * max(options.threads)
         target = options.target or stack.enter_context(another_process(span, options.config))
         engine = stack.enter_context(guest.engine(options.config))
-        remote = region_of(stack.enter_context(engine.open(target)), target.partition("/")[2])
+        peer = stack.enter_context(engine.open(target))
+        if peer.path is not None:
+            raise tent.InvalidArgumentError(f"{target} is a file", hint="HOST:PORT/REGION of `tent serve`")
+        remote = region_of(peer, target.partition("/")[2])
         if remote.readonly:
             raise tent.PermissionDeniedError(
                 f"the region {remote.name!r} cannot be written to", hint="run `tent serve` there"

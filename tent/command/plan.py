@@ -41,6 +41,10 @@ def run(options: argparse.Namespace) -> int:
 def operand(target: tent.Segment, region: str, size: int) -> tuple[tent.segment.RemoteSlice, str]:
     """Bytes of the target to plan for: the file or region that was named, else the first region that is there."""
     if target.path is not None:
+        if not len(target):
+            raise tent.InvalidArgumentError(
+                f"{target.path} is empty", hint="a transfer to it needs bytes that are there"
+            )
         return target[: min(size, len(target))], target.path
     if region:
         return target[: min(size, len(target))], f"{target.address}/{region} there"

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
     if merged:
         environment[VARIABLE] = json.dumps(merged)
     sys.stdout.flush()
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python alone: the program would inherit it
+        signal.signal(ignored, signal.SIG_DFL)
     os.execve(program, command, environment)
 
 

@@ -160,6 +160,7 @@ def test_doctor_only_reads_from_a_peer_that_offers_no_region_for_it() -> None:
         ("no-such-host.invalid:1", "name", "does not resolve"),
         ("nonsense", "name", "HOST:PORT"),
         ("127.0.0.1:99999", "name", "HOST:PORT"),
+        ("", "name", "HOST:PORT"),
         ("127.0.0.1:1", "port", "nobody listens"),
     ],
 )
@@ -322,13 +323,40 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert done.returncode == 2 and "it must be a number of bytes" in done.stderr
     mistakes = [(["serve", "--size", wrong], "it must be a number of bytes") for wrong in ("0", "-1", "K", "")]
     mistakes += [
-        (["top", wrong], "is not HOST:PORT") for wrong in ("here", ":9100", "http://127.0.0.1:9100/metrics", "h:")
+        (["top", wrong], "is not HOST:PORT")
+        for wrong in ("here", ":9100", "http://127.0.0.1:9100/metrics", "h:", "h:0", "127.0.0.1:65537")
     ]
+    mistakes += [(["bench", "--transport", wrong], "it is empty") for wrong in ("", "shm,")]
     mistakes += [(["serve", "--region", ""], "it is empty"), (["bench", "--priority", "urgent"], "high, medium, low")]
     for words, said in [*mistakes, ([], "usage: ")]:
         with pytest.raises(SystemExit, check=lambda exit: exit.code == 2):
             command.main(words)
         assert said in capsys.readouterr().err, words
+
+
+def test_an_empty_address_of_a_peer_is_a_mistake_and_no_check_of_this_machine() -> None:
+    done = run("doctor", "--json", "--peer", "")  # of a variable of the shell that is not set
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (1, pair.NOT_READY)
+
+
+def test_a_file_is_nothing_to_bench_and_an_empty_one_nothing_to_plan(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    for words, said in (["bench", "is a file"], ["plan", "is empty"]):
+        done = run(words, *["cpu:0"] * (words == "plan"), f"file://{tmp_path}/empty")
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1) and said in done.stderr
+
+
+def test_ctrl_c_while_modules_are_loaded_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "platform.py").write_text("raise KeyboardInterrupt")  # of the standard library, as its import is left
+    done = subprocess.run(
+        [*TENT, "doctor"], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_a_program_that_run_starts_has_the_signals_of_a_shell() -> None:
+    done = run("run", "--", "sh", "-c", "yes | head -1")
+    assert (done.stdout, done.stderr) == ("y\n", "")
 
 
 def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
