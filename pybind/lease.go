@@ -17,7 +17,7 @@ func ShareRegion(
 	id int64, region uint64, ranges, name string, permission int64, peers string, expiresMs int64,
 ) (string, error) {
 	return on(id, func(e *engine.Engine) (string, error) {
-		to, err := listOf("peers", peers)
+		allowed, to, err := accessOf("share", permission, peers)
 		if err != nil {
 			return "", err
 		}
@@ -31,7 +31,7 @@ func ShareRegion(
 			size += pair[1]
 		}
 		lease, err := e.Share(mem.RegionID(region), engine.Share{Ranges: list, Name: name,
-			Permission: mem.Permission(permission), Peers: to, Expires: ms(expiresMs)})
+			Permission: allowed, Peers: to, Expires: ms(expiresMs)})
 		if err != nil {
 			return "", err
 		}

@@ -85,7 +85,7 @@ func readArgument(a any) (layer, error) {
 	case []byte:
 		return parse(OriginArgument, a)
 	case string:
-		return readText(a, OriginArgument, OriginArgument+" ", ReadFile)
+		return readText(a, OriginArgument, OriginArgument+" ", readPath)
 	}
 	return layer{}, errs.New(errs.InvalidArgument, "config", "settings of type %T: they are a map, JSON text or a path",
 		a)
@@ -109,11 +109,37 @@ func readText(text, inline, filePrefix string, read func(path string) ([]byte, e
 // readLimit bounds the wait for the end of a file that another program writes meanwhile.
 const readLimit = 10 * time.Second
 
-// ReadFile reads a settings file, of at most 4 MiB. It may be a pipe, as that of <(...) in a shell, and then has 10
+// readPath reads a settings file, of at most 4 MiB. It may be a pipe, as that of <(...) in a shell, and then has 10
 // seconds to its end.
-func ReadFile(path string) ([]byte, error) {
+func readPath(path string) ([]byte, error) {
 	data, _, err := readFile(path, readLimit)
 	return data, err
+}
+
+// Document reads a settings file as Read does, and returns its object. An error names the file and the line.
+func Document(path string) (map[string]any, error) {
+	data, err := readPath(path)
+	if err != nil {
+		return nil, err
+	}
+	l, err := parse(path, data)
+	return l.document, err
+}
+
+// Value reads the text of a setting: a value in JSON as such, anything else as the text that it is.
+func Value(text string) (any, error) {
+	data := []byte(text)
+	if !json.Valid(data) {
+		return text, nil
+	}
+	if key := repeatedKey(json.NewDecoder(bytes.NewReader(data)), ""); key != "" {
+		return nil, errs.New(errs.InvalidArgument, "config", "%s is given twice in one object", key)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber() // integers of 64 bits stay exact
+	var value any
+	err := decoder.Decode(&value)
+	return value, err
 }
 
 // pipes are those that variables named, with their texts. The second engine of a process finds the pipe of <(...)

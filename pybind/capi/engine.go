@@ -89,13 +89,9 @@ func merge(into, from map[string]any) {
 func go_load_config_from_file(path *C.char) {
 	name := read(path)
 	change(func(d *draft) {
-		text, err := config.ReadFile(name)
-		var tree map[string]any
-		if err == nil {
-			err = json.Unmarshal(text, &tree)
-		}
+		tree, err := config.Document(name)
 		if err != nil {
-			d.err = err
+			d.err = fmt.Errorf("tent_load_config_from_file: %w", err)
 			return
 		}
 		merge(d.tree, tree)
@@ -106,11 +102,12 @@ func go_load_config_from_file(path *C.char) {
 func go_set_config(key, value *C.char) {
 	k, v := read(key), read(value)
 	change(func(d *draft) {
-		var parsed any
-		if json.Unmarshal([]byte(v), &parsed) != nil {
-			parsed = v
+		value, err := config.Value(v)
+		if err != nil {
+			d.err = fmt.Errorf("tent_set_config %s: %w", k, err)
+			return
 		}
-		set(d.tree, k, parsed)
+		set(d.tree, k, value)
 	})
 }
 
@@ -139,7 +136,7 @@ func go_create_engine() C.tent_engine_t {
 		delete(pending.byThread, thread())
 	})
 	if d.err != nil {
-		wrong("tent_load_config_from_file: %v", d.err)
+		wrong("%v", d.err)
 		return nil
 	}
 	arguments := ""

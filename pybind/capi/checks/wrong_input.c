@@ -99,6 +99,7 @@ static void without_engine(tent_engine_t none, const char *words) {
 /* Pointers that are NULL, and giving back things that never were. */
 static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	tent_segment_id_t segment;
+	static char shared[4096];
 	char small[2];
 	REFUSED(tent_segment_name(engine, NULL, 100), "too short");
 	REFUSED(tent_segment_name(engine, small, sizeof small), "too short");
@@ -110,6 +111,13 @@ static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	REFUSED(tent_share_memory(engine, small, 1, NULL, NULL), "lease is NULL");
 	tent_lease_t lease;
 	REFUSED(tent_share_ranges(engine, NULL, 1, NULL, &lease), "1 to 1048576 ranges");
+	int permissions[] = {-254, -1, 3, 256, 257};
+	MUST(tent_register_memory(engine, shared, sizeof shared));
+	for (size_t i = 0; i < sizeof permissions / sizeof *permissions; i++) {
+		tent_lease_options_t options = {.permission = permissions[i]};
+		REFUSED(tent_share_memory(engine, shared, 1, &options, &lease), "is not 0, 1 or 2");
+	}
+	MUST(tent_unregister_memory(engine, shared, 0));
 	REFUSED(tent_get_segment_info(engine, 0, NULL), "info is NULL");
 	REFUSED(tent_allocate_memory(engine, NULL, 4096, NULL), "addr is NULL");
 	REFUSED(tent_register_memory(engine, NULL, 4096), "address is 0");
@@ -336,8 +344,22 @@ static void admission(void) {
 	MUST(unlink(ours) || unlink(theirs));
 }
 
+/* A key that is there twice: the last one would win, with all that the first one has set. */
+static void given_twice(void) {
+	char path[] = "/tmp/tent-settings-XXXXXX";
+	const char text[] = "{\"log_level\": \"error\",\n\"log_level\": \"off\"}";
+	int fd = mkstemp(path);
+	MUST(fd < 0 || write(fd, text, sizeof text - 1) != sizeof text - 1 || close(fd));
+	tent_load_config_from_file(path);
+	NOTHING(tent_create_engine(), "line 2: log_level is given twice");
+	MUST(unlink(path));
+	tent_set_config("security", "{\"data\": \"sign\", \"data\": \"auth\"}");
+	NOTHING(tent_create_engine(), "data is given twice in one object");
+}
+
 int main(void) {
 	admission();
+	given_twice();
 	tent_set_config("no_such_key", "1");
 	NOTHING(tent_create_engine(), "no_such_key");
 	tent_load_config_from_file("/no/such/file.json");
