@@ -132,6 +132,8 @@ async def next_item(stream: Stream[T], timeout: float | str | None = None) -> T:
     if timeout is None:
         return await _next(stream)
     seconds = seconds_of(timeout)
+    for item in stream.drain(1):  # with a time of 0, wait_for() would not look
+        return item
     try:
         return await asyncio.wait_for(_next(stream), seconds)
     except asyncio.TimeoutError:

@@ -152,6 +152,17 @@ def test_notifications_in_a_loop_end_with_the_engine(pair: Callable[..., Pair]) 
     assert len(got) <= 20
 
 
+def test_get_async_without_time_takes_one_that_has_come(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    back = both.far.open(both.near.address)
+    for name in ("first", "second"):
+        both.far.notify(back, name).result(10)
+    assert both.near.notifications.get(0).name == "first"
+    assert asyncio.run(both.near.notifications.get_async(0)).name == "second"
+    with pytest.raises(TimeoutError):
+        asyncio.run(both.near.notifications.get_async(0))
+
+
 def test_get_async_runs_out_of_time(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     with pytest.raises(TimeoutError):
