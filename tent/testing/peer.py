@@ -32,6 +32,8 @@ P = ParamSpec("P")
 
 ANSWER_SECONDS = 60.0
 
+_loading = False  # in the process of a peer: whether it loads the file of a function
+
 
 class PeerProcess:
     """An engine in another process, with regions that it watches over. Killing and stopping it is fine.
@@ -46,6 +48,8 @@ class PeerProcess:
         swap: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
     ) -> None:
+        if getattr(sys.modules.get("__main__"), "_loading", False):
+            raise RuntimeError("a peer loads this file: start peers under `if __name__ == '__main__':`, or in a test")
         self.name = name
         self._swap = dict(swap or {})
         self._settings = dict(settings)
@@ -225,8 +229,13 @@ class There:
 
     def run(self, file: str, function: str, arguments: dict[str, Any]) -> Any:
         """Runs a function of a file; its module lives as long as the process."""
+        global _loading
         if file not in self._modules:
-            self._modules[file] = runpy.run_path(file, run_name="there")
+            _loading = True  # a file that starts peers when it is loaded would start them without end
+            try:
+                self._modules[file] = runpy.run_path(file, run_name="there")
+            finally:
+                _loading = False
         return self._modules[file][function](self, **arguments)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import peer_side
 import pytest
@@ -182,3 +184,22 @@ def test_functions_run_in_the_peer(pytester: pytest.Pytester) -> None:
             peer.close_region("kv")
         """,
     ).assert_outcomes(passed=1)
+
+
+def test_a_program_that_starts_peers_as_it_is_loaded_starts_no_chain_of_them(tmp_path: Path) -> None:
+    """The peer loads the file of the function, which would start a peer that loads it, and so on."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from tent.testing import PeerProcess\n"
+        "def answer(there):\n"
+        "    return 42\n"
+        "peer = PeerProcess({})\n"
+        "try:\n"
+        "    print(peer.run(answer))\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+        "finally:\n"
+        "    peer.end()\n"
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "under `if __name__ == '__main__':`" in done.stdout
