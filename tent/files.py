@@ -63,7 +63,7 @@ class Options:
         """For a target that is no file."""
         if self.given:
             raise InvalidArgumentError(
-                f"{self.given[0]}= is for files, and {target!r} is none", hint='"file:///path" is one'
+                f"{self.given[0]}= is for files, and {shown(target)} is none", hint='"file:///path" is one'
             )
 
 

@@ -313,11 +313,11 @@ class Region:
             self._engine._memories.pop(self._id, None)
             self._memory.let_go()
 
-    async def aclose(self) -> None:
+    async def aclose(self, timeout: float | str | None = 30) -> None:
         """close() without blocking the event loop."""
         from . import aio
 
-        await aio.in_thread(self.close)
+        await aio.in_thread(self.close, timeout)
 
     def pages(self, indexes: Iterable[int], page_bytes: int | str) -> list[RegionSlice]:
         """The slices of some pages of `page_bytes` bytes each, for share().

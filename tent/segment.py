@@ -329,12 +329,14 @@ class Segment:
             raise InvalidEntryError(f"the segment of {self.address} is closed", code="STALE_ID")
 
     def __enter__(self) -> Segment:
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Segment:
+        self._check_open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
