@@ -308,7 +308,8 @@ class Engine(Moves, Admission):
             given = "identity=" if identity is not None else "wait="
             raise InvalidArgumentError(f"target is {shown(target)}, and {given} belongs to the address of a peer")
         if path is not None:
-            return Segment(self, files.open_file(self, path, options, timeout))
+            with files.open_file(self, path, options, timeout) as file:
+                return Segment(self, file)
         options.refuse(target)
         if isinstance(target, (bytes, bytearray)):
             blob = buffers.describe(bytes(target))
@@ -321,8 +322,8 @@ class Engine(Moves, Admission):
         self, address: str, identity: str | Iterable[str] | None, another: bool, wait: bool, timeout: float | str
     ) -> Segment:
         wanted, limit = identities("identity", identity), _native.milliseconds(timeout)
-        opened = self._call_long(self._library.pybind_OpenSegment, address, wanted, another, wait, limit)
-        return Segment(self, opened)
+        with self._opening(self._library.pybind_OpenSegment, address, wanted, another, wait, limit) as peer:
+            return Segment(self, peer)
 
     def open_peer(
         self,

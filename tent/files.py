@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from . import _native
@@ -67,8 +68,8 @@ class Options:
             )
 
 
-def open_file(engine: Handle, path: str, options: Options, timeout: float | str) -> int:
-    """The handle of an open file."""
+def open_file(engine: Handle, path: str, options: Options, timeout: float | str) -> AbstractContextManager[int]:
+    """Opens a file; the value is its handle."""
     if "\0" in path:
         raise InvalidArgumentError(f"{path!r} holds a zero byte")
     try:
@@ -76,4 +77,4 @@ def open_file(engine: Handle, path: str, options: Options, timeout: float | str)
     except UnicodeEncodeError:
         raise InvalidArgumentError(f"{path!r} is not UTF-8") from None
     limit = _native.milliseconds(timeout)
-    return engine._call_long(engine._library.pybind_OpenFile, path, options.flags, options.size, limit)
+    return engine._opening(engine._library.pybind_OpenFile, path, options.flags, options.size, limit)

@@ -9,7 +9,8 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
@@ -174,6 +175,18 @@ class Handle:
             return take(made)
 
         return _native.result_of(allocate, undo)
+
+    def _opening(
+        self, function: Callable[Concatenate[int, P], int], /, *arguments: P.args, **none: P.kwargs
+    ) -> AbstractContextManager[int]:
+        """Opens a segment, such that Ctrl-C works. It is closed again if the caller is interrupted before the block
+        has ended."""
+
+        def undo(segment: int) -> None:
+            with suppress(TentError):  # the engine has closed meanwhile, and the segment with it
+                self._call(self._library.pybind_CloseSegment, segment)
+
+        return _native.result_of(partial(self._call, function, *arguments, **none), undo)
 
     def _undone(self, regions: list[int]) -> bool:
         """Closes the regions of a call that has failed. False: their memory could not be had back."""

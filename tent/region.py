@@ -8,6 +8,7 @@ import operator
 import sys
 import warnings
 from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -370,7 +371,12 @@ class Region:
         allowed = 0 if permission is None else permission_of(permission)
         if permission is not None and allowed == Permission.LocalReadWrite:
             raise InvalidArgumentError(f"permission is {permission!r}: a lease is GlobalReadOnly or GlobalReadWrite")
-        made = self._engine._call_long_json(
+        address, size = parts[0].address, sum(each.size for each in parts)
+        if any(a.address + a.size != b.address for a, b in pairwise(parts)):
+            address = 0
+        memory = Memory(address, size, self._memory.read_only, self._memory)
+        share = partial(
+            self._engine._call_json,
             self._engine._library.pybind_ShareRegion,
             self._id,
             json.dumps([(each.offset, each.size) for each in parts]),
@@ -379,11 +385,9 @@ class Region:
             identities("peers", peers),
             _expires(expires),
         )
-        address, size = parts[0].address, sum(each.size for each in parts)
-        if any(a.address + a.size != b.address for a, b in pairwise(parts)):
-            address = 0
-        memory = Memory(address, size, self._memory.read_only, self._memory)
-        return Lease(self._engine, made["lease"], memory, name, self.location, made["token"])
+        # A lease that nobody has would be one that nobody ends.
+        with _native.result_of(share, lambda made: self._engine._undone([made["lease"]])) as made:
+            return Lease(self._engine, made["lease"], memory, name, self.location, made["token"])
 
     def _parts(self, part: slice | RegionSlice | Iterable[slice | RegionSlice]) -> list[RegionSlice]:
         """The parts of a lease as slices of this region."""

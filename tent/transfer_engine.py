@@ -139,11 +139,14 @@ class TransferEngine:
                 f"{shown(segment_name)} is a file, and identity= belongs to the address of a peer"
             )
         elif options.given:
-            return files.open_file(self.engine, path, options, OPEN_TIMEOUT)
+            with files.open_file(self.engine, path, options, OPEN_TIMEOUT) as file:
+                return file
         elif "\0" in path:
             raise InvalidArgumentError(f"{shown(segment_name)} holds a zero byte")
         name = text_of(segment_name, "segment_name", needed=True)
-        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, wanted, False, False, 10_000)
+        opens = self.engine._library.pybind_OpenSegment
+        with self.engine._opening(opens, name, wanted, False, False, 10_000) as handle:
+            return handle
 
     def warmup_segment(self, handle: int) -> None:
         """Makes a segment ready for its first transfer; see Segment.connect()."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import threading
@@ -10,6 +11,8 @@ import traceback
 import weakref
 from array import array
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import peer_side
@@ -50,6 +53,13 @@ def interrupted(call: Callable[[], object]) -> bool:
         signal.signal(signal.SIGINT, old)
 
 
+def join_calls() -> None:
+    """Waits for the calls that go on behind an interruption."""
+    for thread in threading.enumerate():
+        if thread.name == "tent-call":
+            thread.join()
+
+
 @pytest.mark.interpreter
 def test_ctrl_c_ends_every_call_that_asks_a_silent_peer(
     peers: Callable[..., PeerProcess], keep: Callable[[Any], Any]
@@ -84,6 +94,38 @@ def test_ctrl_c_ends_every_call_that_asks_a_silent_peer(
 
 
 @pytest.mark.interpreter
+def test_what_opens_behind_ctrl_c_is_closed_again(peers: Callable[..., PeerProcess]) -> None:
+    there = peers()
+    with tent.TransferEngine() as upstream:
+        engine = upstream.engine
+        there.stop()
+        for call in (engine.open, engine.open_peer, upstream.open_segment):
+            assert interrupted(partial(call, there.address))
+        there.resume()
+        join_calls()
+        assert not any(peer.open for peer in engine.peers())
+
+
+@pytest.mark.interpreter
+def test_what_a_handler_keeps_from_its_caller_is_closed_again(
+    engine: tent.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "file"
+    path.touch()
+    with engine.allocate(4096, name="pool") as pool, engine.open("") as own:
+        monkeypatch.setattr("tent.region.Lease", raises)
+        monkeypatch.setattr("tent.engine.Segment", raises)
+        for call in (partial(pool.share, pool[0:64], "lease"), partial(engine.open, path)):
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        assert own.refresh().keys() == {"pool"}
+        assert str(path) not in map(os.path.realpath, Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.interpreter
 def test_a_call_that_goes_on_behind_ctrl_c_still_has_its_numbers(
     peers: Callable[..., PeerProcess], engine: tent.Engine
 ) -> None:
@@ -97,9 +139,7 @@ def test_a_call_that_goes_on_behind_ctrl_c_still_has_its_numbers(
     gc.collect()
     assert all(each() is not None for each in kept)
     there.resume()
-    for thread in threading.enumerate():
-        if thread.name == "tent-call":
-            thread.join()
+    join_calls()
     gc.collect()
     assert not any(each() is not None for each in kept)
 
