@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-import threading
 from array import array
+from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from . import _native
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("=IHHII")  # record bytes, name bytes, peer bytes, message bytes, 0
 _BUFFER = 128 << 10  # room for the largest single notification
+_SPARE = 2  # buffers that are kept
 
 
 class Notifications(Stream[Notification]):
@@ -36,14 +37,13 @@ class Notifications(Stream[Notification]):
         print(engine.notifications.fileno())  # for select and epoll
     """
 
-    __slots__ = ("_buffer", "_lock")
+    __slots__ = ("_spare",)
 
     def __init__(self, engine: Handle, fd: int) -> None:
         """For tent only."""
         super().__init__(engine, fd, "notification")
         engine._streams.add(self)
-        self._buffer = array("B", bytes(_BUFFER))
-        self._lock = threading.Lock()  # one call at a time fills the buffer and is read out
+        self._spare: deque[array[int]] = deque(maxlen=_SPARE)  # buffers; a call has one for itself
 
     def _dropped(self) -> None:
         self._engine = cast("Handle", _native.CLOSED)  # it was weak: from now on readers find a closed engine
@@ -54,21 +54,26 @@ class Notifications(Stream[Notification]):
 
     def _take(self, most: int) -> list[Notification]:
         taken: list[Notification] = []
-        with self._lock:
-            while len(taken) < most:
-                address, size = self._buffer.buffer_info()
-                want = min(most - len(taken), MANY)
-                n = self._engine._call(self._engine._library.pybind_NoteTake, address, size, want)
-                if n < 0:  # the first one does not fit
-                    self._buffer = array("B", bytes(-n))
-                    continue
-                self._unpack(n, taken)
-                if n < want:
-                    break
+        try:
+            buffer = self._spare.pop()
+        except IndexError:  # another thread has it, or a signal handler has interrupted the one that has
+            buffer = array("B", bytes(_BUFFER))
+        while len(taken) < most:
+            address, size = buffer.buffer_info()
+            want = min(most - len(taken), MANY)
+            n = self._engine._call(self._engine._library.pybind_NoteTake, address, size, want)
+            if n < 0:  # the first one does not fit
+                buffer = array("B", bytes(-n))
+                continue
+            self._unpack(buffer, n, taken)
+            if n < want:
+                break
+        self._spare.append(buffer)
         return taken
 
-    def _unpack(self, n: int, into: list[Notification]) -> None:
-        view, at = memoryview(self._buffer), 0
+    @staticmethod
+    def _unpack(buffer: array[int], n: int, into: list[Notification]) -> None:
+        view, at = memoryview(buffer), 0
         for _ in range(n):
             size, name_bytes, peer_bytes, message_bytes, trace_bytes = _HEADER.unpack_from(view, at)
             name = at + _HEADER.size

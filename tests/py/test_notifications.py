@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import select
+import signal
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import peer_side
 import pytest
@@ -169,3 +170,32 @@ def test_a_full_queue_holds_the_sender_back(engines: Callable[..., tent.Engine])
         assert got == [str(i) for i in range(40)]
         assert tent.wait(transfers, timeout=10)[1] == set()
         assert all(transfer.result() == 0 for transfer in transfers)
+
+
+def test_a_signal_handler_that_takes_notifications_waits_for_nobody(pair: Callable[..., Pair]) -> None:
+    """Its interruption may come between the engine's answer and its reading."""
+    both = pair(4096)
+    engine, back = both.near, both.far.open(both.near.address)
+    for name in ("first", "second", "third"):
+        both.far.notify(back, name).result(10)
+    library, handled = engine._library, []
+
+    class Interrupted:
+        """The native module, with a handler that runs behind the first look at notifications."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self._take if name == "pybind_NoteTake" else getattr(library, name)
+
+        def _take(self, *arguments: int) -> int:
+            n = library.pybind_NoteTake(*arguments)
+            engine._library = library
+            signal.raise_signal(signal.SIGUSR1)
+            return n
+
+    old = signal.signal(signal.SIGUSR1, lambda *_: handled.extend(engine.notifications.drain(1)))
+    try:
+        engine._library = cast("Any", Interrupted())
+        taken = engine.notifications.drain(1)
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    assert [note.name for note in (*taken, *handled, *engine.notifications.drain())] == ["first", "second", "third"]
