@@ -190,13 +190,23 @@ def back(engine: tent.Engine, peer: tent.Segment) -> Iterator[Step]:
         while time.monotonic() < over:
             engine.read(local, peer[ANSWER][:ANSWER_BYTES], timeout=MOVE_S).result()
             text = bytes(local.view).partition(b"\0")[0].decode("utf-8", "replace")
-            if text.startswith(nonce):
-                for fields in json.loads(text[len(nonce) :]):
-                    step = Step(**fields)
-                    yield Step(f"back {step.name}", step.ok, printable(step.found), printable(step.cure))
+            if text.startswith(nonce) and (steps := told(text[len(nonce) :])):
+                yield from steps
                 return
             time.sleep(0.05)
     yield Step("back", False, f"the peer gave no answer within {ANSWER_S:.0f} s")
+
+
+def told(text: str) -> list[Step]:
+    """The steps of an answer; none where it is not whole, or no answer. It is the peer's text, perhaps of another
+    version."""
+    try:
+        return [
+            Step(f"back {printable(step['name'])}", step["ok"], printable(step["found"]), printable(step["cure"]))
+            for step in json.loads(text)
+        ]
+    except (ValueError, TypeError, KeyError):
+        return []
 
 
 class Answerer:

@@ -170,6 +170,13 @@ def test_doctor_names_the_first_step_that_fails(target: str, step: str, words: s
     assert words in steps[-1].found and steps[-1].cure
 
 
+def test_an_answer_of_a_peer_that_is_none_is_no_answer() -> None:
+    step = {"name": "over tcp", "ok": True, "found": "\x1b[2J", "cure": "", "of a later version": 1}
+    assert pair.told(json.dumps([step])) == [pair.Step("back over tcp", True, "?[2J", "")]
+    for wrong in ("", "[{", "7", "[7]", '[{"name": "x"}]', '[{"name": 7, "ok": true, "found": "", "cure": ""}]'):
+        assert pair.told(wrong) == []
+
+
 def test_a_long_name_of_a_step_stands_apart_from_its_words() -> None:
     long, short = (
         next(pair.step_lines(pair.Step(name, True, "found"))) for name in ("back over ascend_directacl", "name")
