@@ -33,6 +33,18 @@ def describe(obj: Any) -> Buffer:
         return _from_pair(obj)
     if is_tensor(obj):
         return _from_tensor(obj)
+    try:
+        return _spoken(obj)
+    except InvalidArgumentError:
+        raise
+    except (AttributeError, BufferError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{type(obj).__name__!r} object does not say where its bytes are: {error}"
+        ) from error
+
+
+def _spoken(obj: Any) -> Buffer:
+    """The bytes of an object by the protocols that it speaks. What it says wrongly raises all kinds of errors."""
     if (interface := getattr(obj, "__cuda_array_interface__", None)) is not None:
         return _from_interface(obj, interface, "cuda")
     found = _from_buffer_protocol(obj)

@@ -269,3 +269,35 @@ def test_the_data_of_an_interface_may_be_a_buffer() -> None:
         assert found.read_only == isinstance(own, bytes)
         interface |= {"shape": (8,), "offset": 32}
         assert buffers.describe(SimpleNamespace(__array_interface__=interface)).address == found.address + 32
+
+
+class Wrong:
+    """An object that speaks a protocol, and says something else than that wants."""
+
+    def __init__(self, **said: Any) -> None:
+        for name, value in said.items():
+            setattr(self, name, value)
+
+
+def refuse(**_: object) -> None:
+    raise BufferError("memory of another device")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Wrong(__dlpack__=refuse),
+        Wrong(__dlpack__=lambda **_: 7),
+        Wrong(__array_interface__=5),
+        Wrong(__array_interface__={"shape": (4,), "typestr": "|u1"}),
+        Wrong(__array_interface__={"shape": (4,), "typestr": "|u1", "data": None}),
+        Wrong(__array_interface__={"shape": (4,), "typestr": "|u1", "data": ("x", False)}),
+        Wrong(__cuda_array_interface__={"shape": 4, "typestr": "|u1", "data": (4096, False)}),
+        Wrong(data_ptr=lambda: "x", nbytes=5),
+        Wrong(data_ptr=lambda: 1, nbytes="5"),
+    ],
+    ids=lambda wrong: ",".join(vars(wrong)),
+)
+def test_an_object_that_says_wrongly_where_its_bytes_are_is_named(wrong: Wrong) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match="'Wrong' object does not say where its bytes are"):
+        buffers.describe(wrong)
