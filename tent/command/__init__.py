@@ -15,6 +15,7 @@ from .. import compat, quantities
 from . import bench, doctor, plan, serve, stacks, top, topo
 
 Flag = tuple[str, dict[str, Any]]
+Add = Callable[..., None]  # of a command: its word, its function, its flags
 
 CONFIG: Flag = ("--config", {"help": "settings: a path or JSON text"})
 
@@ -102,6 +103,14 @@ def parser() -> Parser:
         for flag, keywords in flags:
             command.add_argument(flag, **keywords)
 
+    for part in (_look, _measure, _stand):
+        part(add)
+    head.commands = tuple(commands.choices)
+    return head
+
+
+def _look(add: Add) -> None:
+    """The commands that look at this machine and its ways."""
     add(
         "doctor",
         doctor.run,
@@ -128,6 +137,10 @@ def parser() -> Parser:
         ("--policy", {"default": "", "help": "the name of a policy of the settings"}),
         ("--json", {"action": "store_true", "help": "print JSON"}),
     )
+
+
+def _measure(add: Add) -> None:
+    """The commands that move bytes, and the view of those that others move."""
     add(
         "serve",
         serve.run,
@@ -168,6 +181,10 @@ def parser() -> Parser:
         ("--interval", {"type": seconds, "default": 0.5, "help": "time between two looks"}),
         ("--looks", {"type": count, "help": "end after this number of looks"}),
     )
+
+
+def _stand(add: Add) -> None:
+    """The commands that put tent in the place of other modules."""
     stands = one_of(compat.NAMES)
     add(
         "run",
@@ -178,8 +195,6 @@ def parser() -> Parser:
         ("command", {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND", "help": "the program and its arguments"}),
     )
     add("compat", stacks.show, ("names", {"nargs": "*", "type": stands, "help": "nixl, mooncake; both unless given"}))
-    head.commands = tuple(commands.choices)
-    return head
 
 
 def main(arguments: list[str] | None = None) -> int:
