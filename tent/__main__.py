@@ -6,12 +6,12 @@ import signal
 import sys
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """The entry point of both; returns the exit status, also of a Ctrl-C while modules are being loaded."""
     try:
         from tent import command
 
-        return command.main()
+        return command.main(arguments)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -44,7 +44,7 @@ def describe(obj: Any) -> Buffer:
 
 
 def _spoken(obj: Any) -> Buffer:
-    """The bytes of an object by the protocols that it speaks. What it says wrongly raises all kinds of errors."""
+    """The bytes of an object by the protocols that it speaks. A wrong answer raises all kinds of errors."""
     if (interface := getattr(obj, "__cuda_array_interface__", None)) is not None:
         return _from_interface(obj, interface, "cuda")
     found = _from_buffer_protocol(obj)

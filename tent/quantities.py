@@ -78,7 +78,7 @@ def encoded(value: Any, what: str) -> bytes:
 
 
 def list_of(values: Any, what: str, takes: str) -> list[Any]:
-    """Several values as a list; `takes` says of what, for the error."""
+    """Several values as a list; `takes` names them for the error."""
     try:
         each = iter(values)
     except TypeError:
