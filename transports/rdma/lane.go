@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"math/rand/v2"
+	"sync"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -68,9 +69,9 @@ func (l *lane) failLocked(cause *errs.Error) {
 	l.life++
 }
 
-// buildLocked appends the work requests of an op to the chain, as far as there is room. It reports whether the op is
-// whole then. The last one is signalled, unless a flush follows: a completion ends all slices before it, and nothing
-// but the flush may end a WRITE that it pushes.
+// buildLocked appends the work requests of an op to the chain, as far as there is room. It reports whether no more are
+// to follow: the op is whole, or its memory is gone. The last one is signalled, unless a flush follows: a completion
+// ends all slices before it, and nothing but the flush may end a WRITE that it pushes.
 func (l *lane) buildLocked(o *op, k *keyPair) bool {
 	s, t := o.slice, l.device.t
 	code, parts := verbs.OpRead, uint64(1)
@@ -90,10 +91,20 @@ func (l *lane) buildLocked(o *op, k *keyPair) bool {
 		own, room := k.here.key(uint64(local-o.owner.Addr) + o.at)
 		rkey, roomThere := o.remote.part(k.there, far+o.at)
 		n := min(left-o.at, l.device.block, room, roomThere)
+		from, flags := local+uintptr(o.at), uint32(0)
+		if l.inlines(o, code, n) {
+			at, fault := l.rail.insideLocked(from, n)
+			if fault != nil {
+				l.rail.endLocked(o, errs.MemoryGone(Name, errs.SideLocal))
+				return true
+			}
+			if at != 0 {
+				from, flags = at, verbs.Inlined
+			}
+		}
 		wr := l.appendLocked(posted{bytes: uint32(n), op: o.index})
-		wr.Op, wr.Remote, wr.RKey = code, o.remote.base+far+o.at, rkey
-		wr.Flags = l.inlined(o, code, n)
-		wr.Reach(uint64(local)+o.at, uint32(n), own.LKey)
+		wr.Op, wr.Remote, wr.RKey, wr.Flags = code, o.remote.base+far+o.at, rkey, flags
+		wr.Reach(uint64(from), uint32(n), own.LKey)
 		o.out++
 		if pushed {
 			l.pushLocked()
@@ -113,13 +124,36 @@ func (l *lane) buildLocked(o *op, k *keyPair) bool {
 	return false
 }
 
-// inlined is the flag of a WRITE with its bytes inside the request. The processor copies them, so they are memory
-// of the host.
-func (l *lane) inlined(o *op, code uint32, n uint64) uint32 {
-	if code == verbs.OpWrite && n <= uint64(l.pair.Inline) && o.owner.Kind == mem.Host {
-		return verbs.Inlined
+// inlines reports whether a WRITE is to have its bytes inside its request. The processor copies them, so they are
+// memory of the host.
+func (l *lane) inlines(o *op, code uint32, n uint64) bool {
+	return code == verbs.OpWrite && n <= uint64(l.pair.Inline) && o.owner.Kind == mem.Host
+}
+
+// inside has the bytes inside of the requests of a rail that are in its chains. The library copies them in Post. It
+// would do so from the user's memory, too; but that may be gone, and a fault in C ends the process, where here it is an
+// answer.
+type inside struct {
+	used  int
+	bytes [slicesMax * 64]byte
+}
+
+var insides = sync.Pool{New: func() any { return new(inside) }}
+
+// insideLocked copies bytes for a request, and returns where they are now. Where there is no room, that is 0.
+func (r *rail) insideLocked(from uintptr, n uint64) (at uintptr, fault *mem.Fault) {
+	if r.inside == nil {
+		r.inside = insides.Get().(*inside)
 	}
-	return 0
+	to := r.inside.bytes[r.inside.used:]
+	if n == 0 || n > uint64(len(to)) {
+		return 0, nil
+	}
+	if fault = mem.Copy(to[:n], mem.Bytes(from, int(n))); fault != nil {
+		return 0, fault
+	}
+	r.inside.used += int(n)
+	return mem.AddressOf(to), nil
 }
 
 // appendLocked lengthens the chain by a work request, for the caller to fill.
@@ -209,7 +243,9 @@ func (r *rail) postLocked() {
 		}
 		o.lane = l
 		if before := l.length; l.buildLocked(o, &keys) {
-			r.queue.Leave(class, &o.place)
+			if o.place.Queued() {
+				r.queue.Leave(class, &o.place)
+			}
 		} else if l.length == before {
 			break // this lane is full, and the slice keeps to it
 		}
@@ -224,6 +260,11 @@ func (r *rail) postLocked() {
 func (r *rail) ringLocked() {
 	for _, l := range r.lanes {
 		l.postLocked()
+	}
+	if r.inside != nil {
+		r.inside.used = 0
+		insides.Put(r.inside)
+		r.inside = nil
 	}
 }
 

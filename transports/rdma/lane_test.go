@@ -330,3 +330,43 @@ func TestARailWithSlicesOutKeepsItsQueuePairs(t *testing.T) {
 	r.f.Control(t, "silence fake0 0")
 	require.Nil(t, r.c.Wait(t, s)[0].Err)
 }
+
+// TestASmallWRITEOfMemoryThatIsGoneFailsAlone takes memory away between slices, with bytes that would travel inside of
+// work requests. The library reads those by the processor: a fault in C would end the process.
+func TestASmallWRITEOfMemoryThatIsGoneFailsAlone(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	rail, page := r.c.Rail(t), uint64(unix.Getpagesize())
+	gone := r.a.Register(t, 4*page, mem.LocalReadWrite)
+	from := (uint64(gone.Addr)+page-1)&^(page-1) - uint64(gone.Addr) // the first byte of a page
+	pages := mem.Bytes(gone.Addr+uintptr(from), int(page))
+	require.NoError(t, unix.Mprotect(pages, unix.PROT_NONE))
+	var list []*transport.Slice
+	for at := uint64(0); at < 6*8; at += 16 {
+		list = append(list, r.c.Slice(transport.Write, rail, r.local, at, r.remote, at, 8),
+			r.c.Slice(transport.Write, rail, gone, from+at, r.remote, at+8, 8))
+	}
+	pieces := &transport.Pieces{Bytes: 8, LocalAt: []uint64{0, 8, from - 8, from},
+		RemoteAt: []uint64{100, 108, 116, 124}}
+	half := r.c.Slice(transport.Write, rail, gone, 0, r.remote, 0, 4*8) // three pieces are there
+	half.Pieces, half.Local, half.Remote = pieces, gone.Addr, 0
+	list = append(list, half, r.c.Slice(transport.Write, rail, r.local, 200, r.remote, 200, 8))
+	require.Equal(t, len(list), r.c.Send(list...))
+	for i, end := range r.c.Wait(t, list...) {
+		if end.Slice.LocalKey != gone.Key {
+			require.Nil(t, end.Err, "slice %d", i)
+			continue
+		}
+		require.NotNil(t, end.Err, "slice %d", i)
+		require.Equal(t, errs.AddressNotRegistered, end.Err.Code)
+		require.Equal(t, errs.ScopeSlice, end.Err.Scope)
+		require.Equal(t, errs.SideLocal, end.Err.Side)
+		require.Zero(t, end.Bytes)
+	}
+	require.NoError(t, r.remote.Check(moved, 0, 0, 8))
+	require.NoError(t, r.remote.Check(before, 8, 8, 8))
+	require.NoError(t, r.remote.Check(moved, 200, 200, 8))
+	require.NoError(t, unix.Mprotect(pages, unix.PROT_READ|unix.PROT_WRITE))
+	require.Contains(t, r.c.Rails(), rail, "the rail has lived through it")
+	require.Empty(t, r.downs.all())
+	require.NotZero(t, r.f.Control(t, "inlined"))
+}

@@ -68,8 +68,9 @@ type rail struct {
 	ticking    bool
 	posted     bool   // work requests since the mutex was taken: somebody has to look for their completions
 	parts      *batch // completions that are handed over once the mutex is free
-	spare      uses   // given back before that
-	run        run    // over before that
+	inside     *inside
+	spare      uses // given back before that
+	run        run  // over before that
 }
 
 type state uint8
