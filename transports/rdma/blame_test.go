@@ -109,7 +109,7 @@ var eventNews = map[uint32]effect{
 	6:  {}, // path migrated
 	7:  {}, // path migration failed: there is no alternate path
 	8:  {"device failed", 1, errs.SideLocal, false},
-	9:  {}, // port is up: the next try to connect finds it
+	9:  {}, // port is up: rails that are down are connected at once
 	10: {"port is down", 1, errs.SideLocal, true},
 	11: {"LID changed", 1, errs.SideLocal, true},
 	12: {}, // partition keys changed

@@ -272,7 +272,7 @@ func TestEveryStatusIsBlamedAsTheTableSays(t *testing.T) {
 // TestEveryEventHasItsReach is the table of events, read beside the list of the architecture.
 func TestEveryEventHasItsReach(t *testing.T) {
 	for kind, want := range map[uint32]reach{0: reachDevice, 1: reachPair, 2: reachPair, 3: reachPair, 8: reachDevice,
-		9: reachNone, 10: reachPort, 11: reachPort, 18: reachAddress, 4: reachNone, 15: reachNone} {
+		9: reachRisen, 10: reachPort, 11: reachPort, 18: reachAddress, 4: reachNone, 15: reachNone} {
 		require.Equal(t, want, eventActs[kind].reach, verbs.EventName(kind))
 	}
 }

@@ -16,8 +16,9 @@ import (
 // mend is the goroutine of a rail while lanes of it are to be connected. It makes the system calls that may last, and
 // it is the only one that resets, connects and closes the rail's queue pairs, together with leave.
 func (r *rail) mend() {
-	pause := 5 * time.Millisecond
+	pause := r.link.t.settings.Pause
 	for {
+		risen := *r.device.risen.Load() // before the try, which may have found the port down
 		err := r.mendOnce()
 		r.mu.Lock()
 		switch {
@@ -53,11 +54,24 @@ func (r *rail) mend() {
 			continue
 		}
 		r.link.lack(transport.Rail{}, nil)
-		if !rest(r.link.ctx, pause) {
-			continue // to the end
-		}
-		pause = min(2*pause, 500*time.Millisecond)
+		pause = r.rest(pause, risen)
 	}
+}
+
+// pauseMost is the longest pause between two tries to connect, in first ones.
+const pauseMost = 100
+
+// rest waits between two tries, until the port comes up or the link ends at the latest. It returns the next pause.
+func (r *rail) rest(pause time.Duration, risen <-chan struct{}) time.Duration {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return min(2*pause, pauseMost*r.link.t.settings.Pause)
+	case <-risen:
+	case <-r.link.ctx.Done(): // the next try ends the rail
+	}
+	return r.link.t.settings.Pause
 }
 
 // wholeLocked reports whether nothing is left to do. A rail that leaves and is not idle goes on when it is.

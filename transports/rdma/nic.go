@@ -50,6 +50,8 @@ type device struct {
 	running sync.WaitGroup // its goroutines
 	unused  chan struct{}  // has something when a queue pair or a registration went
 
+	risen atomic.Pointer[chan struct{}] // closed and replaced when the port comes up
+
 	mu      sync.Mutex
 	uses    int                        // queue pairs and registrations
 	free    []int                      // numbers of lanes that were given back
@@ -89,6 +91,7 @@ const lanesMax = 1 << 16
 func (t *Transport) openDevice(index int, name string) (d *device, err error) {
 	d = &device{t: t, index: index, born: t.births.Add(1), name: name, node: -1, unused: make(chan struct{}, 1),
 		store: store{most: t.settings.StoreCap}}
+	d.risen.Store(newRisen())
 	if d.verbs, err = t.library.Open(name); err != nil {
 		return nil, err
 	}
@@ -398,7 +401,7 @@ func (d *device) wake() {
 // heard acts on news of the device. Their effects on rails stand in the table of status.go.
 func (d *device) heard(e verbs.Event) {
 	act, known := eventActs[e.Type]
-	ofPort := act.reach == reachPort || act.reach == reachAddress
+	ofPort := act.reach == reachPort || act.reach == reachAddress || act.reach == reachRisen
 	if !known || ofPort && int(e.About) != d.t.settings.Port {
 		return
 	}
@@ -411,11 +414,20 @@ func (d *device) heard(e verbs.Event) {
 		d.lose(cause)
 	case reachPort:
 		d.each(func(*lane) bool { return true }, cause)
+	case reachRisen:
+		d.rise()
 	case reachAddress:
 		list, _ := d.verbs.GIDs(d.t.settings.Port) // none of a device that does not answer
 		d.each(func(l *lane) bool { return !slices.Contains(list, l.rail.from) }, cause)
 	}
 }
+
+// rise lets the rails that rest between two tries to connect go on at once.
+func (d *device) rise() {
+	close(*d.risen.Swap(newRisen()))
+}
+
+func newRisen() *chan struct{} { return new(make(chan struct{})) }
 
 // each takes the rails of some lanes down, once each: a rail may be up again before its next lane is looked at.
 func (d *device) each(meant func(*lane) bool, cause *errs.Error) {

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,11 +15,31 @@ import (
 // newRigBetween is a rig of one rail, from the first device at one end to the second at the other.
 func newRigBetween(t *testing.T, knobs ...string) *rig {
 	t.Helper()
+	return newRigBetweenWith(t, func(*Settings) {}, knobs...)
+}
+
+func newRigBetweenWith(t *testing.T, change func(*Settings), knobs ...string) *rig {
+	t.Helper()
 	ends := 0
 	return newRigOver(t, 2, func(s *Settings) {
 		s.Devices = [][]string{{"fake0"}, {"fake1"}}[ends%2]
 		ends++
+		change(s)
 	}, knobs...)
+}
+
+// TestARailIsBackWhenItsPortIs, and not at its next try to connect: that comes in an hour here.
+func TestARailIsBackWhenItsPortIs(t *testing.T) {
+	r := newRigBetweenWith(t, func(s *Settings) { s.Pause = time.Hour })
+	for range 3 {
+		tries := r.f.Control(t, "ports")
+		r.f.Control(t, "port fake0 0")
+		await(t, "the rail to go down", func() bool { return r.rails() == 0 })
+		await(t, "a try to connect", func() bool { return r.f.Control(t, "ports") > tries })
+		r.f.Control(t, "port fake0 1")
+		await(t, "the rail to come back", func() bool { return r.rails() == 1 })
+		r.works(t)
+	}
 }
 
 // TestPortsOfInfiniBandAreReachedByTheirLIDs: no packet has a global header then, which has the hop limit.

@@ -62,6 +62,7 @@ const (
 	reachPair          // one queue pair
 	reachAddress       // those with an address here that the port has not any more
 	reachPort          // all of them, which come back when the port does; other ports of the device have none
+	reachRisen         // those that are down are connected at once: the port is back
 	reachDevice        // all of them for good
 )
 
@@ -72,14 +73,14 @@ type act struct {
 }
 
 // eventActs are the answers to the events of devices. An event that is not here does nothing: a queue pair of a peer's
-// link that fails is that peer's to notice, and a port that comes up is found by the next try to connect.
+// link that fails is that peer's to notice.
 var eventActs = map[uint32]act{
 	verbs.QueueFailed: {reachDevice, errs.SideLocal},
 	verbs.PairFatal:   {reachPair, errs.SideLocal},
 	verbs.PairRequest: {reachPair, errs.SideRemote},
 	verbs.PairAccess:  {reachPair, errs.SideRemote},
 	verbs.DeviceFatal: {reachDevice, errs.SideLocal},
-	verbs.PortActive:  {reachNone, errs.SideLocal},
+	verbs.PortActive:  {reachRisen, errs.SideLocal},
 	verbs.PortFailed:  {reachPort, errs.SideLocal},
 	verbs.LIDChanged:  {reachPort, errs.SideLocal},
 	verbs.GIDChanged:  {reachAddress, errs.SideLocal},

@@ -42,6 +42,7 @@ struct context {
 	struct event events[EVENTS];
 	unsigned first, count, pulls;
 	int users;
+	struct context *next; /* that is open, too */
 };
 struct pd { struct tv_pd public; int users; };
 typedef uint32_t seats; /* bits: the processes of these seats carry a piece out that uses the entry */
@@ -100,6 +101,7 @@ extern struct table *table;
 extern unsigned seat;              /* ours */
 extern struct tv_device *devices;  /* ours */
 extern struct pair *pairs[PAIRS];  /* ours, by their places in the table */
+extern struct context *contexts;   /* ours that are open */
 
 struct knobs {
 	int fail_register, fail_pair, fail_queue, fail_modify, fail_open; /* so many of the next calls give ENOMEM */
@@ -121,7 +123,7 @@ struct knobs {
 };
 extern struct knobs knobs;
 extern struct counts { long objects, posts, requests, reads, writes, bytes, inlined, relaxed, channels, events, drains, overflows, pairs, arms,
-	registrations, registered, looks, forks; } counts;
+	registrations, registered, looks, forks, ports; } counts;
 
 void begin(void);        /* starts the wire, once */
 void sit_down(void);     /* takes a seat, before all else */

@@ -60,6 +60,8 @@ struct tv_device **ibv_get_device_list(int *n) {
 void ibv_free_device_list(struct tv_device **list) { free(list); }
 const char *ibv_get_device_name(struct tv_device *d) { return d->name; }
 
+struct context *contexts;
+
 struct tv_context *ibv_open_device(struct tv_device *d) {
 	lock();
 	int fds[2];
@@ -76,6 +78,8 @@ struct tv_context *ibv_open_device(struct tv_device *d) {
 	c->public.ops.poll_cq = poll_queue;
 	c->public.ops.req_notify_cq = arm_queue;
 	c->public.ops.post_send = post;
+	c->next = contexts;
+	contexts = c;
 	counts.objects++;
 	unlock();
 	return &c->public;
@@ -89,6 +93,10 @@ int ibv_close_device(struct tv_context *public) {
 		return EBUSY;
 	}
 	counts.objects--;
+	struct context **at = &contexts;
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
 	close(public->async_fd);
 	close(c->wake);
 	free(c);
@@ -196,6 +204,9 @@ int ibv_query_port(struct tv_context *public, uint8_t port, struct tv_port_attr 
 	struct context *c = (struct context *)public;
 	if (port < 1 || port > PORTS || dead(public))
 		return dead(public) ? EIO : EINVAL;
+	lock();
+	counts.ports++;
+	unlock();
 	a->state = c->device->down ? 1 : TV_PORT_ACTIVE;
 	a->max_mtu = 5;
 	a->active_mtu = c->device->mtu;

@@ -272,19 +272,16 @@ void begin(void) {
 	pthread_once(&once, start);
 }
 
-/* each calls f for the contexts of a device that something of is open: those that have a pair. */
+/* tell gives an event of a device to each context of it, as the kernel does: one without queue pairs hears of it, too.
+ * That of a completion queue goes to those that have one. */
 static void tell(struct tv_device *d, uint32_t type) {
-	struct context *told[64];
-	int n = 0;
-	for (int i = 0; i < PAIRS; i++) {
-		struct context *c = pairs[i] ? (struct context *)pairs[i]->public.context : NULL;
-		bool known = !c || c->device != d;
-		for (int k = 0; k < n && !known; k++)
-			known = told[k] == c;
-		if (!known && n < 64) {
-			told[n++] = c;
-			notify(c, type, type == TV_EVENT_CQ_ERR ? pairs[i]->queue : NULL, 1);
-		}
+	for (struct context *c = contexts; c; c = c->next) {
+		struct queue *about = NULL;
+		for (int i = 0; i < PAIRS && type == TV_EVENT_CQ_ERR && !about; i++)
+			if (pairs[i] && pairs[i]->public.context == &c->public)
+				about = pairs[i]->queue;
+		if (c->device == d && (about || type != TV_EVENT_CQ_ERR))
+			notify(c, type, about, 1);
 	}
 }
 
@@ -398,7 +395,7 @@ static long knob(const char *what, long value) {
 		{"pairs", &counts.pairs}, {"inlined", &counts.inlined}, {"relaxed", &counts.relaxed},
 		{"channels", &counts.channels}, {"arms", &counts.arms}, {"drains", &counts.drains},
 		{"registrations", &counts.registrations}, {"registered", &counts.registered},
-		{"looks", &counts.looks}, {"forks", &counts.forks}};
+		{"looks", &counts.looks}, {"forks", &counts.forks}, {"ports", &counts.ports}};
 	for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
 		if (!strcmp(what, ints[i].name)) {
 			*ints[i].value = (int)value;
