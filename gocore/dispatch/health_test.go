@@ -8,6 +8,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/rail"
 )
@@ -122,5 +123,31 @@ func TestAnIdleRailOfABlamedEndIsProbed(t *testing.T) {
 		}
 		r.drain()
 		r.wait(10 * ms)
+	}
+}
+
+// The two notes of the failover seed, which people grep for, and our own.
+func TestARailThatIsBackSaysWhy(t *testing.T) {
+	for want, back := range map[string]func(r *rig, id plan.LinkID){
+		"cooldown expired":                 func(r *rig, _ plan.LinkID) { r.wait(50 * ms) },
+		"un-paused by successful transfer": func(r *rig, _ plan.LinkID) { r.finish(0, nil) },
+		"probes answered": func(r *rig, id plan.LinkID) {
+			r.core.Probed(id, railOf(id, 0, 1), 1000, nil, r.now)
+			r.step()
+		},
+	} {
+		r := newRig(t, Options{Rail: rail.Settings{Threshold: 1, Cooldown: 50 * ms}, Retries: 9})
+		id := r.link(1, 0, 1, 1<<20)
+		r.submit(to(r.core, id), High, kib, clock.Never)
+		r.finish(0, broken(errs.ScopeRail))
+		require.Equal(t, []event.Kind{event.RailPaused}, r.kinds())
+		for i := 0; len(r.out) == 0; i++ { // it is the only rail, and used all the same
+			require.Less(t, i, 100)
+			r.wait(ms)
+		}
+		back(r, id)
+		last := r.events[len(r.events)-1]
+		require.Equal(t, event.RailRecovered, last.Kind, want)
+		require.Equal(t, want, last.Note)
 	}
 }

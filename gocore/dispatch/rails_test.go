@@ -135,6 +135,7 @@ func TestACallBackThatIsAnsweredElsewhereIsNoSignOfLife(t *testing.T) {
 	r.core.Probed(id, silent, 1000, nil, r.now)
 	r.step()
 	require.Contains(t, r.kinds(), event.RailRecovered)
+	require.Equal(t, "sign of life", r.events[len(r.events)-1].Note)
 }
 
 func TestOnlyAShareOfRailsIsSuspectedAndCondemningIsLate(t *testing.T) {

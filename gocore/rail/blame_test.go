@@ -92,8 +92,10 @@ func TestHealthStaysInItsRangeAndIsComparedInSteps(t *testing.T) {
 		h.Lower(100)
 	}
 	require.Zero(t, h.Value())
-	for range 200 {
+	for i := range 100 {
+		require.Equal(t, 10*i, h.Value(), "a success gives back its part")
 		h.Raise(10, 100)
 	}
+	h.Raise(10, 100)
 	require.Equal(t, 1000, h.Value())
 }

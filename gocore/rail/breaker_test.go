@@ -96,3 +96,15 @@ func TestARailThatFlapsMustProveMore(t *testing.T) {
 	}
 	require.Equal(t, 1, b.Trust(&defaults, now.Add(time.Hour)), "long ago")
 }
+
+func TestNoRailHasToProveMoreThan32Times(t *testing.T) {
+	s := Settings{Threshold: 1, Cooldown: time.Millisecond, CooldownMax: time.Hour}.WithDefaults()
+	var b Breaker
+	now := clock.Time(time.Hour)
+	for range 10 {
+		require.True(t, b.Fail(&s, now))
+		now = b.Until()
+		b.Close(now)
+	}
+	require.Equal(t, 32, b.Trust(&s, now))
+}

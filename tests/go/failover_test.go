@@ -89,6 +89,14 @@ func (w *twoWays) write(requests ...engine.Request) (list []dispatch.Status, sum
 	return list, ended(w.T, w.here, id)
 }
 
+// logged are the lines of the first engine's log since the last look.
+func (w *twoWays) logged() (lines []string) {
+	for _, line := range w.here.Logs(1000) {
+		lines = append(lines, line.Message)
+	}
+	return lines
+}
+
 func (w *twoWays) metric(name string) int { return int(w.here.Metrics()[name]) }
 
 const (
@@ -125,6 +133,7 @@ func TestStatusCorruptionTriggersFailoverToSecondary(t *testing.T) {
 	require.EqualValues(t, 1, list[0].Failovers)
 	require.Equal(t, 1, w.metric(failedOver))
 	require.Equal(t, 1, w.metric(triedOverTCP))
+	require.Contains(t, w.logged(), "Transport failover: rdma -> tcp (attempt 1/3)")
 }
 
 func TestBothTransportsFailExhaustsFailoverBudget(t *testing.T) {
@@ -142,11 +151,15 @@ func TestBothTransportsFailExhaustsFailoverBudget(t *testing.T) {
 	require.NotEmpty(t, s.Err.Rail)
 	require.Equal(t, w.there.Address(), s.Err.Peer)
 	require.Equal(t, s.Err, sum.Err)
-	logged := false
-	for _, line := range w.here.Logs(1000) {
-		logged = logged || line.Message == "Task failover limit reached (3), last transport=tcp"
-	}
-	require.True(t, logged)
+	require.Contains(t, w.logged(), "Task failover limit reached (3), last transport=tcp")
+}
+
+func TestTheLastTransportThatFailsIsNamedInTheLog(t *testing.T) {
+	w := newTwoWays(t, nil, "transport=tcp fail_attach; transport=rdma status_corrupt_rate=1")
+	list, _ := w.write(w.request(0, 4096))
+	require.Equal(t, dispatch.Failed, list[0].State)
+	require.Zero(t, list[0].Failovers)
+	require.Contains(t, w.logged(), "No more transports available after rdma failed")
 }
 
 func TestMixedFaultsAcrossManySubmissions(t *testing.T) {

@@ -1,0 +1,38 @@
+package engine
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/event"
+)
+
+// People grep for the five lines of the failover seed, and upstream's tools do.
+func TestTheLogHasTheLinesOfTheFailoverSeed(t *testing.T) {
+	e := &Engine{}
+	e.logs.level = slog.LevelInfo
+	for _, c := range []struct {
+		event event.Event
+		level slog.Level
+		want  string
+	}{
+		{event.Event{Kind: event.Failover, From: "rdma", To: "tcp", N: 1, M: 3}, slog.LevelWarn,
+			"Transport failover: rdma -> tcp (attempt 1/3)"},
+		{event.Event{Kind: event.FailoverExhausted, From: "tcp", N: 3, M: 3}, slog.LevelError,
+			"Task failover limit reached (3), last transport=tcp"},
+		{event.Event{Kind: event.FailoverNoRoute, From: "tcp", N: 1, M: 3}, slog.LevelError,
+			"No more transports available after tcp failed"},
+		{event.Event{Kind: event.RailRecovered, Local: "mlx5_0", Remote: "mlx5_1", Note: "cooldown expired"},
+			slog.LevelInfo, "Rail recovered: local_nic=mlx5_0 remote_nic=mlx5_1 (cooldown expired)"},
+		{event.Event{Kind: event.RailRecovered, Local: "a", Remote: "b", Note: "un-paused by successful transfer"},
+			slog.LevelInfo, "Rail recovered: local_nic=a remote_nic=b (un-paused by successful transfer)"},
+	} {
+		require.True(t, e.logs.event(&c.event), c.want)
+		got := e.Logs(10)
+		require.Len(t, got, 1)
+		require.Equal(t, c.want, got[0].Message)
+		require.Equal(t, c.level, got[0].Level, c.want)
+	}
+}
