@@ -106,6 +106,8 @@ func (r *Region) check() error {
 		return invalid("region %q has the unknown permission %d", r.Name, uint8(r.Permission))
 	case len(r.Name) > NameMax || len(r.Location) > NameMax:
 		return invalid("a region's name or location has more than %d bytes", NameMax)
+	case errs.Printable(string(r.Location), NameMax) != string(r.Location): // plans show it, in errors and logs
+		return invalid("region %q has the location %q, which cannot be shown", r.Name, string(r.Location))
 	case len(r.Descriptors) > TransportsMax:
 		return invalid("region %q has %d descriptors, more than %d", r.Name, len(r.Descriptors), TransportsMax)
 	}

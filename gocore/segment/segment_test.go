@@ -91,6 +91,7 @@ func TestSealRefusesWhatCannotBe(t *testing.T) {
 		"address space":      func(r *Region) { r.Addr, r.Size = math.MaxUint64-5, 7 },
 		"memory kind":        func(r *Region) { r.Kind = mem.Kind(mem.KindCount) },
 		"unknown permission": func(r *Region) { r.Permission = 3 },
+		"cannot be shown":    func(r *Region) { r.Location = "cpu:0\x1b[2J" },
 	} {
 		bad := good
 		change(&bad)

@@ -39,6 +39,9 @@ func TestAReaderGivesBackWhatWasWrittenAndNothingOfAShortMessage(t *testing.T) {
 	require.False(t, longer.Whole())
 	require.Equal(t, 1, longer.Left())
 	require.Len(t, AppendText(nil, string(make([]byte, 300))), 256)
+	hostile := NewReader(AppendText(nil, "mlx5_0\r\n\x1b[2J\xff"))
+	require.Equal(t, "mlx5_0\uFFFD\uFFFD\uFFFD[2J\uFFFD", hostile.Text(), "a peer writes no lines, and moves no cursor")
+	require.True(t, hostile.Whole())
 }
 
 // Neither side of a message takes another byte for a yes.

@@ -3,6 +3,7 @@ package kit
 import (
 	"encoding/binary"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -46,8 +47,8 @@ func (r *Reader) U64() uint64 { return binary.LittleEndian.Uint64(r.Bytes(8)) }
 // ID returns the next 16 bytes as the name of an engine.
 func (r *Reader) ID() transport.ID { return transport.ID(r.Bytes(len(transport.ID{}))) }
 
-// Text returns the text of an AppendText.
-func (r *Reader) Text() string { return string(r.Bytes(int(r.U8()))) }
+// Text returns the text of an AppendText, as logs, errors and names of series may show it: it is a peer's.
+func (r *Reader) Text() string { return errs.Printable(string(r.Bytes(int(r.U8()))), 255) }
 
 // Short reports whether a field was missing.
 func (r *Reader) Short() bool { return r.short }
