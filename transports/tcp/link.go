@@ -340,34 +340,45 @@ func (l *link) broadcast(h header, records ...record) (sent int) {
 // attribute fills in peer and transport of an error of the link.
 func (l *link) attribute(err *errs.Error) *errs.Error { return err.WithPeer(l.peer.Address, Name, "") }
 
+// because is a cause in parentheses, or nothing where there is none yet.
+func because(err error) string {
+	if err == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (%v)", err)
+}
+
 func (l *link) explain() string {
 	result := make(chan string, 1)
-	l.runOnLink(func(clock.Time) {
-		var b strings.Builder
-		fmt.Fprintf(&b, "tcp to %s", l.peer.Address)
-		if l.deadBy != nil {
-			fmt.Fprintf(&b, ": %v", l.deadBy)
-		} else if !l.known {
-			fmt.Fprintf(&b, ": no answer yet (%v)", l.callErr)
-		} else {
-			fmt.Fprintf(&b, ", bytes %v", l.offer.shield)
-		}
-		for _, r := range *l.rails.Load() {
-			switch {
-			case r.set != nil:
-				fmt.Fprintf(&b, "\n  rail %d %s: up, %v", r.index, r.name(), r.set)
-			case r.alternate && r.tries == 0:
-				fmt.Fprintf(&b, "\n  rail %d %s: alternate, not needed now", r.index, r.name())
-			default:
-				fmt.Fprintf(&b, "\n  rail %d %s: down, %d tries (%v)", r.index, r.name(), r.tries, r.lastErr)
-			}
-		}
-		result <- b.String()
-	})
+	l.runOnLink(func(clock.Time) { result <- l.described() })
 	select {
 	case text := <-result:
 		return text
 	case <-time.After(time.Second):
 		return "tcp to " + l.peer.Address + ": link is ending"
 	}
+}
+
+// described is the link with its rails, in words.
+func (l *link) described() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "tcp to %s", l.peer.Address)
+	if l.deadBy != nil {
+		fmt.Fprintf(&b, ": %v", l.deadBy)
+	} else if !l.known {
+		b.WriteString(": no answer yet" + because(l.callErr))
+	} else {
+		fmt.Fprintf(&b, ", bytes %v", l.offer.shield)
+	}
+	for _, r := range *l.rails.Load() {
+		switch {
+		case r.set != nil:
+			fmt.Fprintf(&b, "\n  rail %d %s: up, %v", r.index, r.name(), r.set)
+		case r.alternate && r.tries == 0:
+			fmt.Fprintf(&b, "\n  rail %d %s: alternate, not needed now", r.index, r.name())
+		default:
+			fmt.Fprintf(&b, "\n  rail %d %s: down, %d tries%s", r.index, r.name(), r.tries, because(r.lastErr))
+		}
+	}
+	return b.String()
 }

@@ -194,3 +194,14 @@ func TestADialOfAnEarlierOfferBringsNothingUp(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, n, "its connection is closed")
 }
+
+// A link without an answer has no cause to name.
+func TestALinkIsDescribedBeforeItsFirstAnswer(t *testing.T) {
+	l := newTestEndpoint(t, Settings{}).tr.(*Transport).newLink(visitor)
+	l.rails.Store(&[]*rail{{link: l, local: netip.MustParseAddr("127.0.0.1"),
+		remote: netip.MustParseAddrPort("127.0.0.2:9")}})
+	require.Equal(t, "tcp to "+visitor.Address+": no answer yet\n  rail 0 127.0.0.1-127.0.0.2:9: down, 0 tries",
+		l.described())
+	l.callErr = unix.ECONNREFUSED
+	require.Contains(t, l.described(), "no answer yet (connection refused)")
+}
