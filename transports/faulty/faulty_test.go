@@ -186,6 +186,10 @@ func TestFailInstall(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Wrap(sim.Factory{Settings: sim.Settings{Network: sim.NewInline(1)}}, plan).Open(t.Context(), nil, nil, nil)
 	require.ErrorContains(t, err, "fail_install")
+	require.EqualValues(t, 1, plan.Struck()[0].Hits)
+	b := newBench(t, "transport=tcp fail_install")
+	b.c.Must(t, b.slices(b.c.Rail(t), 1)...)
+	require.Zero(t, b.plan.Struck()[0].Hits, "another transport is meant")
 	require.Equal(t, sim.Factory{}, Wrap(sim.Factory{}, nil))
 }
 

@@ -380,6 +380,26 @@ func TestTheControlPlaneGoesDown(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// A fault that comes while a connection is being made breaks it, as it breaks one that is there.
+func TestAConnectionIsNotMadeBehindAFault(t *testing.T) {
+	for text, stays := range map[string]bool{"": true, "control_down": false, "control_down peer=10.0.0.1:5": false,
+		"control_down peer=10.0.0.1:6": true, "control_down silent": true} {
+		plan, err := New("")
+		require.NoError(t, err)
+		before := plan.wires.turned
+		require.NoError(t, plan.Apply(text))
+		near, far := net.Pipe()
+		c := &wire{Conn: near, of: &plan.wires, address: "10.0.0.1:5", closed: make(chan struct{})}
+		require.Equal(t, stays, plan.wires.keep(c, before), text)
+		require.NoError(t, c.Close())
+		require.NoError(t, far.Close())
+		if !stays {
+			require.EqualValues(t, 1, plan.Struck()[0].Hits)
+		}
+		require.Empty(t, plan.wires.open)
+	}
+}
+
 // witnessing is an inner transport that hears of its rails all the time.
 type witnessing struct{ transport.Transport }
 

@@ -68,6 +68,7 @@ func (w *wires) meaning(address string) *rule {
 func (p *Plan) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	w := &p.wires
 	w.mu.Lock()
+	turned := w.turned
 	r := w.meaning(address)
 	if r != nil && !w.ledger.call(r) {
 		r = nil
@@ -78,7 +79,7 @@ func (p *Plan) Dial(ctx context.Context, network, address string) (net.Conn, err
 		<-ctx.Done()
 		return nil, ctx.Err()
 	case r != nil:
-		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+		return nil, refused(network)
 	}
 	var dialer net.Dialer
 	raw, err := dialer.DialContext(ctx, network, address)
@@ -86,10 +87,28 @@ func (p *Plan) Dial(ctx context.Context, network, address string) (net.Conn, err
 		return nil, err
 	}
 	c := &wire{Conn: raw, of: w, address: address, closed: make(chan struct{})}
-	w.mu.Lock()
-	w.open[c] = true
-	w.mu.Unlock()
+	if !w.keep(c, turned) {
+		_ = c.Close()
+		return nil, refused(network)
+	}
 	return c, nil
+}
+
+// keep notes a connection that was dialled under the rules of before turned. It reports false where a rule has come
+// since that breaks it.
+func (w *wires) keep(c *wire, turned chan struct{}) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r := w.meaning(c.address); turned != w.turned && r != nil && !r.silent {
+		r.hits.Add(1)
+		return false
+	}
+	w.open[c] = true
+	return true
+}
+
+func refused(network string) error {
+	return &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 }
 
 // wire is one connection.
