@@ -127,6 +127,8 @@ func TestMistakesNameKeyAndWhatItTakes(t *testing.T) {
 			`unknown setting "transports/birds/lane"; the nearest known setting is "transports/birds/lanes", which takes an integer from 1 to 16`},
 		{`{"topology/rdma_allowlist": []}`, `nearest known setting is "topology/rdma_whitelist"`},
 		{`{"lanes": 2}`, `nearest known setting is "transports/birds/lanes"`},
+		{`{"slot_rotation_interval_ms": 1}`, // as the QoS seed has it where it helps with troubles
+			`"transports/rdma/slot_rotation_interval_ms", which takes an integer from 1 to 60000 ms; each of birds, rdma has one`},
 		{`{"birds/enable": 1}`, `nearest known setting is "transports/birds/enable"`},
 		{`{"transports/brids/enable": 1}`, `nearest known setting is "transports/birds/enable"`},
 		{`{"transport": {"birds": {"lanes": 2}}}`,

@@ -25,6 +25,27 @@ func (c *Config) nearest(key string) string {
 	}).Key
 }
 
+// alike names the transports that have a setting like the nearest one of a key that names none of them.
+func (c *Config) alike(key, near string) string {
+	path, ofTransport := strings.CutPrefix(near, "transports/")
+	if !ofTransport || strings.Contains(key, "/") {
+		return ""
+	}
+	_, last, _ := strings.Cut(path, "/")
+	var names []string
+	for i := range c.settings {
+		if path, is := strings.CutPrefix(c.settings[i].Key, "transports/"); is {
+			if name, key, _ := strings.Cut(path, "/"); key == last {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) < 2 {
+		return ""
+	}
+	return "; each of " + strings.Join(names, ", ") + " has one"
+}
+
 // misplaced is the distance when only the last parts are compared.
 func misplaced(a, b string) int {
 	groups, last := cut(a)

@@ -306,8 +306,8 @@ func (c *Config) flatten(prefix string, document map[string]any, given map[strin
 				c.nearest(key))
 		case v != nil || !c.isBranch(key):
 			near := c.nearest(key)
-			return fmt.Errorf("unknown setting %s; the nearest known setting is %q, which takes %s",
-				show(key), near, c.settings[c.index[near]].Takes)
+			return fmt.Errorf("unknown setting %s; the nearest known setting is %q, which takes %s%s",
+				show(key), near, c.settings[c.index[near]].Takes, c.alike(key, near))
 		}
 	}
 	return nil
