@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -208,7 +209,7 @@ func TestCallsThatWaitForNewsEndWithTheEngine(t *testing.T) {
 	require.NoError(t, err)
 	var asking sync.WaitGroup
 	for range 2 {
-		asking.Go(func() { require.Zero(t, w.NotesWait(time.Hour)) })
+		asking.Go(func() { assert.Zero(t, w.NotesWait(time.Hour)) })
 		asking.Go(func() {
 			var err error
 			for err == nil {
@@ -216,7 +217,7 @@ func TestCallsThatWaitForNewsEndWithTheEngine(t *testing.T) {
 					_, _, err = w.Events(follower, eventsMax)
 				}
 			}
-			require.Equal(t, errs.Stale, errs.CodeOf(err))
+			assert.Equal(t, errs.Stale, errs.CodeOf(err))
 		})
 	}
 	asking.Go(func() {

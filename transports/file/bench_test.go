@@ -4,7 +4,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/file/ring"
@@ -35,7 +35,7 @@ func BenchmarkCachedRead(b *testing.B) {
 						for i := range uint64(each) {
 							s.Remote = (thread*each + i) * size
 							if way == "inline" {
-								require.True(b, r.tr.(*Buffered).Inline(list))
+								assert.True(b, r.tr.(*Buffered).Inline(list))
 							} else if n, errno := call(transport.Read, fd, vector, s.Remote, noWait); n != size {
 								b.Error(n, errno)
 							}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -76,8 +77,8 @@ func TestAnIdleLinkHasNoGoroutine(t *testing.T) {
 		var answers, inside atomic.Int32
 		for range 8 {
 			asked.Go(func() {
-				require.True(t, l.runOnLink(func(clock.Time) {
-					require.EqualValues(t, 1, inside.Add(1), "one at a time")
+				assert.True(t, l.runOnLink(func(clock.Time) {
+					assert.EqualValues(t, 1, inside.Add(1), "one at a time")
 					answers.Add(1)
 					inside.Add(-1)
 				}))

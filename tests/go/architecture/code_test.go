@@ -28,6 +28,7 @@ var codeRules = []codeRule{
 	{"no sleep in tests",
 		banCalls(forTests, "a sleep is either too short or too long: use synctest, a given now, or wait for an event",
 			"time.Sleep")},
+	{"goroutines of tests go on", requireOfTheTest},
 	{"time is an argument",
 		banUses(isPure, "the core is told the time, so that a day of failures is a test of microseconds",
 			"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.Tick",
@@ -144,6 +145,34 @@ func noGoroutine(s *source) (out []violation) {
 	if !isPure(s) {
 		return nil
 	}
+	return out
+}
+
+// requireOfTheTest finds require in a function that another goroutine than the test's runs.
+func requireOfTheTest(s *source) (out []violation) {
+	const why = "require ends its goroutine alone, and the test goes on or hangs: assert there"
+	ast.Inspect(s.syntax, func(n ast.Node) bool {
+		var started *ast.CallExpr
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			started = n.Call
+		case *ast.CallExpr:
+			if f, is := n.Fun.(*ast.SelectorExpr); is && f.Sel.Name == "Go" {
+				started = n
+			}
+		}
+		if started == nil || !forTests(s) {
+			return true
+		}
+		ast.Inspect(started, func(n ast.Node) bool {
+			e, _ := n.(ast.Expr)
+			if pkg, name := s.selected(e); pkg == "github.com/stretchr/testify/require" {
+				out = append(out, s.at(n.Pos(), why, "require.%s in a goroutine", name))
+			}
+			return true
+		})
+		return false
+	})
 	return out
 }
 
