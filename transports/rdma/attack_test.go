@@ -286,6 +286,25 @@ func hasNoQueuePair(t *testing.T, open func(*testing.T) *rig) {
 	}
 }
 
+// TestAPeerThatWasHereWhenARegionWasMadeKeepsNoKey: it has left before the fence, and may come again with the key.
+func TestAPeerThatWasHereWhenARegionWasMadeKeepsNoKey(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	owner := r.b.Transport.(*Transport)
+	theirs := r.b.Register(t, rigSize, mem.GlobalReadWrite)
+	for range 2 { // the second fence is that of keys which the first one has made with nobody here
+		key := rkey(r.b, theirs.Key)
+		for _, g := range owner.guests.all(r.a.Peer.ID) {
+			require.NoError(t, owner.dismiss(g))
+		}
+		theirs.Fence(t, nil)
+		require.NotEqual(t, key, rkey(r.b, theirs.Key), "it may have learned of the key")
+		key = rkey(r.b, theirs.Key)
+		theirs.Fence(t, nil)
+		require.Equal(t, key, rkey(r.b, theirs.Key), "nobody was here since then")
+		r.a.Connect(t, r.b)
+	}
+}
+
 // TestAFenceWithoutPeersRegistersNothing: keys that nobody was here to use are kept.
 func TestAFenceWithoutPeersRegistersNothing(t *testing.T) {
 	r := newRigOver(t, 1, nil)

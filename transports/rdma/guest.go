@@ -106,6 +106,16 @@ func (t *guests) foreigners() (here bool, came uint64) {
 	return false, t.came
 }
 
+// left counts the guests of other engines that have come and gone: keys that are made now are not for them. One that
+// is here may learn of the keys, and be gone before a fence.
+func (t *guests) left() uint64 {
+	here, came := t.foreigners()
+	if here {
+		came--
+	}
+	return came
+}
+
 // once carries out a call about a rail. One that went two ways comes twice (control/ways.go): the peer then takes
 // either answer, so they are the same.
 func (g *guest) once(ctx context.Context, number uint32, turn uint64, call func(*guestRail) ([]byte, *errs.Error),

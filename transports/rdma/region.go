@@ -153,7 +153,7 @@ func (t *Transport) pin(ctx context.Context, r *region, version uint32) (*keys, 
 	}
 	list := t.nics()
 	k := newKeys(version, len(list))
-	_, k.came = t.guests.foreigners()
+	k.came = t.guests.left()
 	causes := make([]error, len(list))
 	var wait sync.WaitGroup
 	for i, d := range list {

@@ -71,7 +71,7 @@ func (t *Transport) exposed(k *keys, peer *transport.Peer) bool {
 // memory, gets another chance when its old key is closed.
 func (t *Transport) pinAnew(ctx context.Context, r *region, old *keys) *keys {
 	k := &keys{version: old.version + 1, local: old.local, remote: make([]*memory, len(old.remote)), why: old.why}
-	_, k.came = t.guests.foreigners()
+	k.came = t.guests.left()
 	var wait sync.WaitGroup
 	for i, own := range old.local {
 		if own != nil {
