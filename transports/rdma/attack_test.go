@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -281,9 +282,32 @@ func hasNoQueuePair(t *testing.T, open func(*testing.T) *rig) {
 		require.False(t, r.forgeOn(t, rail, op, key, at), "the device has carried it out")
 		require.NoError(t, theirs.Check(before, 0, 0, rigSize))
 		require.NoError(t, r.local.Check(moved, 0, 0, rigSize))
+		owner.guests.out[r.a.Peer.ID].since = time.Now().Add(-time.Hour)
 		_, err := owner.guest(r.a.Peer, 99, true)
 		require.Equal(t, errs.PeerNotAdmitted, err.Code)
 	}
+}
+
+// TestADisconnectedPeerComesBackWhereNothingWasTakenFromIt, as one does that had nothing open when its certificate
+// ended, and has a newer one later. Calls from before its end are refused meanwhile.
+func TestADisconnectedPeerComesBackWhereNothingWasTakenFromIt(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	owner := r.b.Transport.(*Transport)
+	owner.Disconnect(r.a.Peer.ID)
+	_, err := owner.guest(r.a.Peer, uint64(r.c.Link), false)
+	require.Equal(t, errs.PeerNotAdmitted, err.Code, "its links have ended")
+	_, err = owner.guest(r.a.Peer, 99, true)
+	require.Equal(t, errs.Timeout, err.Code, "it asks again")
+	require.False(t, final(err))
+	owner.guests.mu.Lock()
+	owner.guests.out[r.a.Peer.ID].since = time.Now().Add(-exileLeast - 1)
+	owner.guests.mu.Unlock()
+	again := r.a.Connect(t, r.b)
+	await(t, "the rail of a new link", func() bool { return len(again.Rails()) > 0 })
+	theirs := again.Import(t, r.remote.Operand)
+	again.Must(t, again.Slice(transport.Write, again.Rail(t), r.local, 0, theirs, 0, 4096))
+	require.NoError(t, r.remote.Check(moved, 0, 0, 4096))
+	require.Empty(t, owner.guests.out)
 }
 
 // TestAPeerThatWasHereWhenARegionWasMadeKeepsNoKey: it has left before the fence, and may come again with the key.

@@ -4,7 +4,9 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -17,9 +19,7 @@ func (t *Transport) Disconnect(peer transport.ID) {
 		return
 	}
 	defer t.calls.Done()
-	t.guests.mu.Lock()
-	t.guests.out[peer] = true
-	t.guests.mu.Unlock()
+	t.guests.banish(peer)
 	var wait sync.WaitGroup
 	for _, g := range t.guests.all(peer) {
 		wait.Go(func() { t.expel(g) })
@@ -73,11 +73,55 @@ func (t *Transport) dismiss(g *guest) error {
 	return nil
 }
 
-// disconnected reports whether a peer is kept out, and has no queue pair left.
+// exile is a peer that was disconnected. Its calls from before are refused, and it may come again by another handshake,
+// as one does that had nothing open when its certificate ended. One that knows keys of regions that were taken from it
+// meanwhile stays out: they kept their keys, since it has no queue pair.
+type exile struct {
+	since time.Time
+	knows bool
+}
+
+// exileLeast is how long a call of a peer from before its end may still come: the control plane ends its calls before.
+const exileLeast = 10 * time.Second
+
+// refusal is the answer to a call of the peer. An engine that wants to attach asks again, unless it stays out.
+func (e *exile) refusal(attaches bool) *errs.Error {
+	code := errs.PeerNotAdmitted
+	if attaches && !e.knows {
+		code = errs.Timeout
+	}
+	return errs.New(code, "rdma.serve", "the owner has disconnected this engine").
+		WithScope(errs.ScopeLink, errs.SideRemote)
+}
+
+func (t *guests) banish(peer transport.ID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.out[peer]
+	t.out[peer] = &exile{since: time.Now(), knows: before != nil && before.knows}
+}
+
+// isOutLocked reports whether a peer is kept out, and forgets that when it may come again.
+func (t *guests) isOutLocked(peer transport.ID) bool {
+	e := t.out[peer]
+	if e != nil && !e.knows && time.Since(e.since) > exileLeast {
+		delete(t.out, peer)
+		e = nil
+	}
+	return e != nil
+}
+
+// disconnected reports whether a peer is kept out and has no queue pair left. A region that is taken from it may keep
+// its keys then, and the peer stays out.
 func (t *guests) disconnected(peer transport.ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.out[peer] && t.count[peer] == 0
+	e := t.out[peer]
+	if e == nil || t.count[peer] != 0 {
+		return false
+	}
+	e.knows = true
+	return true
 }
 
 // close closes pairs of a guest, each after the connection that is under way on its rail.

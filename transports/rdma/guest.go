@@ -63,8 +63,8 @@ type guests struct {
 	mu    sync.Mutex
 	byKey map[guestKey]*guest
 	count map[transport.ID]int
-	came  uint64                // of other engines, ever
-	out   map[transport.ID]bool // peers that were disconnected, each by a decision about it
+	came  uint64                  // of other engines, ever
+	out   map[transport.ID]*exile // peers that were disconnected, each by a decision about it
 }
 
 func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, *errs.Error) {
@@ -75,9 +75,8 @@ func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, 
 	switch {
 	case g != nil:
 		return g, nil
-	case t.guests.out[from.ID]:
-		return nil, errs.New(errs.PeerNotAdmitted, "rdma.serve", "the owner has disconnected this engine").
-			WithScope(errs.ScopeLink, errs.SideRemote)
+	case t.guests.isOutLocked(from.ID):
+		return nil, t.guests.out[from.ID].refusal(make)
 	case !make:
 		return nil, errs.New(errs.Stale, "rdma.serve", "a link that is not attached").
 			WithScope(errs.ScopeLink, errs.SideRemote)

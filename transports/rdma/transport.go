@@ -134,7 +134,7 @@ func (Factory) Open(_ context.Context, config any, host transport.Host, sink tra
 	}
 	t := &Transport{settings: settings, host: host, sink: sink, self: host.Self(), flush: settings.flushes(),
 		emptied: make(chan struct{}),
-		guests:  guests{byKey: map[guestKey]*guest{}, count: map[transport.ID]int{}, out: map[transport.ID]bool{}}}
+		guests:  guests{byKey: map[guestKey]*guest{}, count: map[transport.ID]int{}, out: map[transport.ID]*exile{}}}
 	if err := t.arrange(); err != nil {
 		return nil, err
 	}
