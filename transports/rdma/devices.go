@@ -48,6 +48,8 @@ func (t *Transport) scan() {
 				t.appear(index, name)
 			}
 		}
+		t.stay()
+		t.sweep()
 	}
 }
 

@@ -11,7 +11,7 @@
 //	gid prove                    the address that leads to the peer, and the proof that it does
 //	store                        the rails of a device that have queue pairs, which others take over in turn
 //	submit classes poll          a slice is many work requests, of which the last is signalled; its completion
-//	guest dismiss                a peer's link to us: the queue pairs that receive; their end
+//	guest dismiss stay           a peer's link to us: the queue pairs that receive; their end, also of a silent peer's
 //	revoke rekey                 the fence of an owner, and the keys that it replaces
 //	wire                         messages between engines, over the control plane; data never passes there
 //
@@ -70,7 +70,8 @@
 //
 // All belong to the Lifecycle of the transport, which Close waits for; those of a call end with it.
 //
-//	scan              looks for NICs until Close
+//	scan              looks for NICs and silent guests, and keeps links in touch, until Close
+//	stay              one word of a link to its peer
 //	listen, attend    of a device, for each bell and for its news; retire ends them, or Close, by wake
 //	retire            of a device that is lost, until nothing of it is left
 //	open, again       of a link, until its peer has named its devices

@@ -18,8 +18,9 @@ import (
 // guest is a peer's link to us, at our end: the queue pairs that receive its requests. They post nothing. Everything
 // that a guest may do, its queue pairs carry out without us; so its fence is their reset.
 type guest struct {
-	key  guestKey
-	peer transport.Peer
+	key   guestKey
+	peer  transport.Peer
+	heard time.Time // when its latest call came; guarded by guests.mu
 
 	mu      sync.Mutex // short: never held while a pair is connected
 	ended   bool
@@ -46,14 +47,16 @@ type guestKey struct {
 }
 
 type guestLane struct {
-	device *device
-	pair   *verbs.Pair
-	in     *waiting
+	device   *device
+	pair     *verbs.Pair
+	in       *waiting
+	received uint32 // the number of the packet that was due at the last look; used by the holder of the token
 }
 
-// Limits of a peer.
+// Limits of a peer, and of all.
 const (
 	guestsPerPeer = 256
+	guestsMax     = 1 << 14
 	railsMax      = 64
 	guestRequests = 1 // a queue pair that posts nothing takes one request all the same
 )
@@ -74,6 +77,7 @@ func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, 
 	g := t.guests.byKey[key]
 	switch {
 	case g != nil:
+		g.heard = time.Now()
 		return g, nil
 	case t.guests.isOutLocked(from.ID):
 		return nil, t.guests.out[from.ID].refusal(make)
@@ -83,8 +87,10 @@ func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, 
 	case t.guests.count[from.ID] >= guestsPerPeer:
 		return nil, errs.New(errs.TooManyRequests, "rdma.serve", "%d links of one peer, which is the limit",
 			guestsPerPeer)
+	case len(t.guests.byKey) >= guestsMax:
+		return nil, errs.New(errs.TooManyRequests, "rdma.serve", "%d links of all peers, which is the limit", guestsMax)
 	}
-	g = &guest{key: key, peer: from, rails: map[uint32]*guestRail{}, unheard: map[uint64]news{}}
+	g = &guest{key: key, peer: from, heard: time.Now(), rails: map[uint32]*guestRail{}, unheard: map[uint64]news{}}
 	t.guests.byKey[key] = g
 	t.guests.count[from.ID]++
 	if !from.Self {
@@ -309,7 +315,7 @@ func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 			return nil, err
 		}
 		g.mu.Lock()
-		rail.lanes[far.lane] = &guestLane{d, pair, in}
+		rail.lanes[far.lane] = &guestLane{device: d, pair: pair, in: in}
 		g.mu.Unlock()
 		path := d.path(theirs, &far, ours, newPSN())
 		path.SourceGID, path.Global = uint8(address.Index), global(&address, ours, theirs)

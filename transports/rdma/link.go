@@ -29,6 +29,7 @@ type link struct {
 	over   atomic.Bool   // it has failed or is detached
 	ready  chan struct{} // closed once the rails are known
 	dead   atomic.Bool   // the peer's queue pairs are proved to be gone
+	due    time.Time     // of the next word to the peer (stay)
 
 	lacks   atomic.Bool // a rail was down: alternates are made
 	growing sync.Mutex
@@ -158,14 +159,13 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 // open asks the peer for its devices until it answers, and starts the rails. A peer that says nothing for DialLimit is
 // reported once and asked on: it may be stopped, and go on later or end.
 func (l *link) open() {
-	question := append(message(kindHello, uint64(l.number)), protocol)
 	until, silent := time.Now().Add(l.t.settings.DialLimit), false
 	for {
 		limit, wait := time.Until(until), 20*time.Millisecond
 		if silent {
 			limit, wait = l.t.settings.DialLimit, 500*time.Millisecond
 		}
-		answer, err := l.call(question, limit)
+		answer, err := l.call(l.hello(), limit)
 		if err == nil {
 			err = l.matched(kit.NewReader(answer))
 		}
@@ -185,6 +185,19 @@ func (l *link) open() {
 		if !rest(l.ctx, wait) {
 			return
 		}
+	}
+}
+
+// hello is the question that makes us a guest of the peer. Again, it keeps us one.
+func (l *link) hello() []byte { return append(message(kindHello, uint64(l.number)), protocol) }
+
+// isReady reports whether the peer has answered.
+func (l *link) isReady() bool {
+	select {
+	case <-l.ready:
+		return true
+	default:
+		return false
 	}
 }
 

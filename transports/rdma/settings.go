@@ -67,6 +67,8 @@ type Settings struct {
 	DialLimit time.Duration // a peer that says nothing for so long is reported; 0: 2 s
 	Clock     time.Duration // a posted slice that was asked back is waited for so long; 0: 100 ms
 	Pause     time.Duration // between the first two tries to connect a rail; it doubles; 0: 5 ms
+	Keep      time.Duration // between two words of a link to its peer; 0: 1 min
+	Quiet     time.Duration // a guest that says nothing for so long is looked at; 0: 10 min
 	Root      fs.FS         // a file system with sys, which says where devices are; nil: that of this machine
 }
 
@@ -137,13 +139,15 @@ func settled(given any) (Settings, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.DialLimit < 0 || s.Clock < 0 || s.Scan < 0 || s.Pause < 0 {
+	if s.DialLimit < 0 || s.Clock < 0 || s.Scan < 0 || s.Pause < 0 ||
+		s.Keep < 0 || s.Quiet < 0 {
 		return s, errs.New(errs.InvalidArgument, "rdma.settings", "a limit is negative")
 	}
 	s.DialLimit = cmp.Or(s.DialLimit, 2*time.Second)
 	s.Scan = cmp.Or(s.Scan, 2*time.Second)
 	s.Clock = cmp.Or(s.Clock, 100*time.Millisecond)
 	s.Pause = cmp.Or(s.Pause, 5*time.Millisecond)
+	s.Keep, s.Quiet = cmp.Or(s.Keep, keepDefault), cmp.Or(s.Quiet, quietDefault)
 	s.Retries = min(s.Retries, 6)
 	return s, nil
 }

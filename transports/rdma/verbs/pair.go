@@ -126,6 +126,7 @@ type Attributes struct {
 	SourceGID, Bits, Rate, Port    uint8
 	PKey                           uint16
 	Flow                           uint32
+	Received                       uint32 // the number of the packet that is due: it grows as requests come
 }
 
 // Query reads the settings back.
@@ -139,7 +140,7 @@ func (p *Pair) Query() (Attributes, error) {
 		Traffic: uint8(a.ah_attr.traffic_class), Level: uint8(a.ah_attr.sl), Hops: uint8(a.ah_attr.hop_limit),
 		SourceGID: uint8(a.ah_attr.sgid_index), Bits: uint8(a.ah_attr.src_path_bits),
 		Rate: uint8(a.ah_attr.static_rate), Port: uint8(a.port_num), PKey: uint16(a.pkey_index),
-		Flow: uint32(a.ah_attr.flow_label)}, err
+		Flow: uint32(a.ah_attr.flow_label), Received: uint32(a.rq_psn)}, err
 }
 
 // WR is a work request of a pair's chain: one range here and one there. It is the library's own form, so that a posting

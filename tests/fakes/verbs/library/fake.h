@@ -82,6 +82,7 @@ struct pair {
 	bool broken;             /* by a request of another process: our own wire flushes it */
 	double retry, due;       /* when the peer is given up; when the request may begin; 0: not set */
 	unsigned owed;
+	uint32_t came;           /* requests that were carried out at this end */
 	bool wrote;              /* it has carried a WRITE with bytes out since it was new */
 	struct landing *late, **last; /* WRITEs that are acknowledged and not placed, of the receiving pair */
 };

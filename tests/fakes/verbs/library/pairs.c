@@ -184,6 +184,7 @@ int ibv_query_qp(struct tv_qp *public, struct tv_qp_attr *a, int mask, struct tv
 	lock();
 	*a = p->attr;
 	a->qp_state = public->state;
+	a->rq_psn = (a->rq_psn + p->came) & 0xffffff;
 	memset(init, 0, sizeof *init);
 	init->cap = p->attr.cap;
 	unlock();

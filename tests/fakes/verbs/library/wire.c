@@ -188,6 +188,7 @@ static void step(struct pair *p, struct pair *peer) {
 		return;
 	}
 	*(reads ? &counts.reads : &counts.writes) += 1;
+	peer->came++;
 	p->begun++;
 	p->due = 0;
 	completed(p, r, TV_WC_SUCCESS);

@@ -1,0 +1,50 @@
+package rdma
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// TestAGuestThatLeftWithoutAWordIsDismissed: a peer that was killed says no goodbye, and its queue pairs would stay. One
+// that keeps in touch stays, as does one with lost calls and with bytes that come.
+func TestAGuestThatLeftWithoutAWordIsDismissed(t *testing.T) {
+	const quiet = 60 * time.Millisecond
+	r := newRig(t, func(s *Settings) { s.Scan, s.Keep, s.Quiet = 2*time.Millisecond, 5*time.Millisecond, quiet })
+	owner := r.b.Transport.(*Transport)
+	only := func() *guest {
+		list := owner.guests.all(transport.ID{})
+		require.Len(t, list, 1)
+		return list[0]
+	}
+	g, start := only(), time.Now()
+	await(t, "words of the peer", func() bool {
+		owner.guests.mu.Lock()
+		defer owner.guests.mu.Unlock()
+		return g.heard.After(start.Add(4 * quiet))
+	})
+	require.Same(t, g, only())
+
+	r.alone.Store(true) // its calls are lost
+	for end := time.Now().Add(4 * quiet); time.Now().Before(end); {
+		r.works(t)
+	}
+	require.Same(t, g, only())
+
+	await(t, "the end of a silent guest", func() bool { return len(owner.guests.all(transport.ID{})) == 0 })
+	g.mu.Lock()
+	for _, rail := range g.rails {
+		require.Empty(t, rail.lanes)
+	}
+	g.mu.Unlock()
+	r.alone.Store(false)
+	r.c = r.a.Connect(t, r.b) // as the engine does when it hears of the link's end
+	await(t, "all rails", func() bool { return r.rails() == len(r.a.Transport.(*Transport).nics()) })
+	r.remote = r.c.Import(t, r.b.Register(t, rigSize, mem.GlobalReadWrite))
+	r.remote.Fill(before, 0, rigSize)
+	r.works(t)
+}
