@@ -8,7 +8,7 @@ from typing import NamedTuple
 from . import _native
 from .handle import Handle
 from .quantities import text_of
-from .region import identities
+from .rights import identities
 from .segment import Segment
 
 

@@ -21,7 +21,7 @@ from .addresses import Addresses
 from .admission import Admission
 from .closing import abandon, close_at_exit, close_engine, close_in_background
 from .enums import IntentType, Permission
-from .errors import InvalidArgumentError, PermissionDeniedError
+from .errors import InvalidArgumentError
 from .events import Events
 from .explanation import Explanation
 from .grid import Grid
@@ -31,7 +31,8 @@ from .moves import Moves
 from .moving import WRITE
 from .notifications import Notifications
 from .quantities import bytes_of, list_of, text_of
-from .region import Region, RegionSlice, identities, permission_of
+from .region import Region, RegionSlice
+from .rights import allowed_of, identities
 from .segment import Segment
 from .tail import Tail
 from .terms import filled, terms
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 Target = str | bytes | os.PathLike[str]
 
 OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at once
-
-_READABLE = (Permission.GlobalReadOnly, Permission.GlobalReadWrite)
 
 
 class Engine(Moves, Admission):
@@ -153,7 +152,7 @@ class Engine(Moves, Admission):
         found = buffers.describe(buffer)
         if location == "*":
             location = found.location
-        allowed = self._permission(permission, bool(name), found.read_only)
+        allowed = allowed_of(permission, bool(name), found.read_only)
         arguments = (
             text_of(name, "name"),
             text_of(location, "location", needed=True),
@@ -194,7 +193,7 @@ class Engine(Moves, Admission):
         touched then. InvalidArgumentError for huge pages of a device.
         """
         n = bytes_of(size, "size", least=1)
-        allowed = self._permission(permission, bool(name), False)
+        allowed = allowed_of(permission, bool(name), False)
         given = identities("peers", peers)
         pages = bool(prefault), bool(hugepages)
         texts = text_of(name, "name"), text_of(location, "location", needed=True)
@@ -209,15 +208,6 @@ class Engine(Moves, Admission):
 
         with self._allocating(take, undo, n, *texts, allowed, *pages, given) as (id, memory, where):
             return self._adopt(id, memory, name or "", where)
-
-    @staticmethod
-    def _permission(wanted: Permission | None, named: bool, read_only: bool) -> int:
-        if wanted is None:
-            return int(_READABLE[not read_only]) if named else int(Permission.LocalReadWrite)
-        allowed = permission_of(wanted)
-        if read_only and allowed == Permission.GlobalReadWrite:
-            raise PermissionDeniedError("the buffer is read-only: peers cannot be allowed to write to it")
-        return allowed
 
     def _adopt(self, id: int, memory: Memory, name: str, location: str) -> Region:
         self._memories[id] = memory
@@ -422,7 +412,6 @@ class Engine(Moves, Admission):
         """Returns the routes that a move between these operands would take, in order, and why not the others."""
         own = moving.local_slice(self, local, op)
         segment, region, offset, size = moving.remote_slice(self, remote)
-        length = min(own.size, size)
         given, _ = terms(priority, intent=intent, policy=policy)
         how = dict(zip(_abi.TAKES, _abi.packed(filled(op, self._default_priority, given)), strict=True))
         return Explanation(
@@ -433,7 +422,7 @@ class Engine(Moves, Admission):
                 how["intent_type"],
                 how["policy_name"],
                 own.address,
-                length,
+                min(own.size, size),
                 segment,
                 region,
                 offset,

@@ -18,6 +18,7 @@ from .enums import Permission
 from .errors import InvalidArgumentError, InvalidEntryError, TentError
 from .memory import Memory, not_back
 from .quantities import bytes_of, integer_of, list_of, text_of
+from .rights import identities, permission_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -48,24 +49,6 @@ def byte_range(key: Any, size: int, what: str) -> tuple[int, int]:
         )
         raise InvalidArgumentError(f"{what}[{start}:{stop}]: {cause}", hint="slices count bytes and are never clamped")
     return start, stop - start
-
-
-def identities(what: str, patterns: str | Iterable[str] | None) -> str:
-    """One pattern or many as a JSON list; "" for None. The engine checks them."""
-    if patterns is None:
-        return ""
-    listed = [patterns] if isinstance(patterns, str) else list(patterns) if isinstance(patterns, Iterable) else [None]
-    if not all(isinstance(pattern, str) for pattern in listed):
-        raise InvalidArgumentError(f"{what} is {shown(patterns)}: it must be patterns of identities")
-    return json.dumps(listed)
-
-
-def permission_of(wanted: Permission) -> int:
-    """A permission as the engine takes it."""
-    n = integer_of(wanted)
-    if n is None or n not in list(Permission):
-        raise InvalidArgumentError(f"permission is {shown(wanted)}: it must be a tent.Permission")
-    return n
 
 
 def _import(name: str, call: str) -> Any:

@@ -26,8 +26,8 @@ from .records import (
     SegmentInfoBuffer,
     TransferStatus,
 )
-from .region import identities, permission_of
 from .request_array import RequestArray
+from .rights import identities, permission_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -210,31 +209,6 @@ func TestAKeyThatIsThereTwiceIsAMistake(t *testing.T) {
 	}
 	_, err := Load(Options{}, `{"security": {"data": "sign"}, "staging": {"enable": true}, "name": "security"}`)
 	require.NoError(t, err, "keys of several objects, and a value that is a key elsewhere")
-}
-
-func TestTheSettingsOfCAreReadAsAllOthers(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "settings.json")
-	for text, cause := range map[string]string{
-		"{\"security\": {\"data\": \"sign\"},\n\"security\": {}}": path + ": line 2: security is given twice",
-		"{\n7}": path + ": line 2 is not JSON",
-	} {
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		_, err := Document(path)
-		require.ErrorContains(t, err, cause)
-	}
-	require.NoError(t, os.WriteFile(path, []byte(`{"a": {"b": 9223372036854775807}}`), 0o600))
-	tree, err := Document(path)
-	require.NoError(t, err)
-	require.Equal(t, map[string]any{"a": map[string]any{"b": json.Number("9223372036854775807")}}, tree)
-
-	for text, value := range map[string]any{"": "", "eth0": "eth0", "7": json.Number("7"), `"7"`: "7", "[true]": []any{true},
-		"{": "{", "1 2": "1 2"} {
-		got, err := Value(text)
-		require.NoError(t, err)
-		require.Equal(t, value, got, text)
-	}
-	_, err = Value(`{"data": "sign", "data": "auth"}`)
-	require.ErrorContains(t, err, "data is given twice")
 }
 
 func TestNamesOfEnginesAreTakenAsPeersTakeThem(t *testing.T) {
