@@ -6,4 +6,4 @@ import queue
 
 
 class Empty(TimeoutError, queue.Empty):
-    """Nothing has come: raised by get(timeout=0), as by the standard library's queues."""
+    """Nothing has come: raised by get_nowait(), as by the standard library's queues."""
