@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native, loop
 from .errors import TentError, translate
-from .page import CELL_WORDS, PENDING
 
 if TYPE_CHECKING:
     from ._gotent import Library
@@ -125,22 +124,10 @@ def _finish(engine: Handle, library: Library, limit_ms: int, buffers: list[objec
     engine._tail.close()
 
 
-def _pending(engine: Handle) -> list[int]:
-    """The ids of all batches that are under way, from the shared page: those of dropped transfers and of the integer
-    level too."""
-    words = engine._words
-    states = bytes(engine._states)
-    found, at = [], states.find(PENDING)
-    while at >= 0:
-        found.append(words[at * CELL_WORDS] >> 32 << 32 | at)
-        at = states.find(PENDING, at + 1)
-    return found
-
-
 def _wait_all(engine: Handle, limit_ms: int, hurry: threading.Event | None = None) -> None:
     """Waits until nothing is under way, the time is over, or somebody is in a hurry."""
     over = time.monotonic() + limit_ms / 1000
-    while ids := array("Q", _pending(engine)):
+    while ids := array("Q", engine._under_way()):
         left_ms = _native.left_ms(over)
         if left_ms <= 0 or (hurry is not None and hurry.is_set()):
             return
@@ -155,7 +142,7 @@ def _wait_all(engine: Handle, limit_ms: int, hurry: threading.Event | None = Non
 
 def _cancel_all(engine: Handle, seconds: float) -> None:
     """Cancels what is still under way, and waits for its end."""
-    for batch in _pending(engine):
+    for batch in engine._under_way():
         try:
             _native.call(engine._library.pybind_Cancel, engine._id, batch, -1)
         except TentError:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from . import _native, loop
 from .enums import TransferStatusEnum
 from .errors import TentError, question_of, translate
-from .page import COMPLETED, PENDING
+from .page import CELL_WORDS, COMPLETED, PENDING
 
 if TYPE_CHECKING:
     from ._gotent import Library
@@ -215,6 +215,31 @@ class Handle:
                 pass
         return True
 
+    def _under_way(self) -> list[int]:
+        """The ids of all batches that are under way, from the shared page: those of dropped transfers and of the
+        integer level too."""
+        words = self._words
+        states = bytes(self._states)
+        found, at = [], states.find(PENDING)
+        while at >= 0:
+            found.append(words[at * CELL_WORDS] >> 32 << 32 | at)
+            at = states.find(PENDING, at + 1)
+        return found
+
+    def _give_back(self, memory: Memory) -> None:
+        """Gives the program its buffer back. Its region is closed, so no transfer begins; those under way may still
+        use the bytes, and which of them do is not known here."""
+        held = memory.another()
+        try:
+            batches = [] if held is None else self._under_way()
+        except ValueError:  # the engine has closed meanwhile
+            batches = []
+        if held is not None and batches:
+            keep = _Keep(self, held, batches)
+            for batch in batches:
+                self._hub.watch(batch, keep)
+        memory.let_go()
+
     def _cut_off(self) -> None:
         """Called in a forked child: cuts this engine off from Go and from the shared page."""
         self._library = _native.FORKED
@@ -250,6 +275,30 @@ class Handle:
             pass
         address, n = ids.buffer_info()
         self._library.pybind_FreeBatches(self._id, address, n)
+
+
+class _Keep:
+    """Watches transfers that were under way when a region was closed: keeps its buffer until their end. Runs on tent's
+    thread. Until then the engine has the memory too, for a close that cannot have all of it back."""
+
+    __slots__ = ("_batches", "_engine", "_key")
+
+    def __init__(self, engine: Handle, memory: Memory, batches: list[int]) -> None:
+        self._engine = engine
+        self._batches = set(batches)
+        self._key = -id(memory)  # no region has it
+        engine._memories[self._key] = memory
+
+    def __call__(self, batch: int) -> None:
+        engine = self._engine
+        try:
+            if engine._states[batch & 0xFFFFFFFF] == PENDING and batch in engine._under_way():
+                return  # its engine closes, and it has not ended
+        except ValueError:
+            return
+        self._batches.discard(batch)
+        if not self._batches:
+            engine._memories.pop(self._key, None)
 
 
 class Orphan:

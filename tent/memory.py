@@ -50,6 +50,12 @@ class Memory:
         """Whether nothing here keeps the bytes: the program gave an address, and has to."""
         return type(self.owner) is tuple
 
+    def another(self) -> Memory | None:
+        """Another hold on a buffer of the program; None where this is no hold on one."""
+        if self._free is not None or self.borrowed or self.owner is None or isinstance(self.owner, Memory):
+            return None
+        return Memory(self.address, self.size, self.read_only, self.owner)
+
     def let_go(self) -> None:
         """Gives the program its buffer back: nothing moves its bytes any more. Views hold it for themselves."""
         if self._free is None:

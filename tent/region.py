@@ -277,7 +277,8 @@ class Region:
     def close(self, timeout: float | str | None = 30) -> None:
         """Ends remote access and returns when no peer can touch the bytes any more. Again: no effect.
 
-        A registered buffer is the program's again then, but for views of the region that are still there. The builtin
+        A registered buffer is the program's again then, but for views of the region that are still there; transfers of
+        this engine that are under way go on, and hold it until they have ended. The builtin
         TimeoutError if it could not be had in time: the region is then still to be closed. So it is when a driver or
         the kernel may still use memory that was given as (address, size). Other buffers are kept until the engine has
         closed.
@@ -295,7 +296,7 @@ class Region:
         self._closed = True
         if not lingers:  # else somebody still has a transfer of it that ended dirty: the engine's end waits for that
             self._engine._memories.pop(self._id, None)
-            self._memory.let_go()
+            self._engine._give_back(self._memory)
 
     async def aclose(self, timeout: float | str | None = 30) -> None:
         """close() without blocking the event loop."""

@@ -148,7 +148,8 @@ class PeerProcess:
             assert pair.peer.run(largest, name="kv") == 255
 
         Arguments and result are JSON. The file is loaded over there as a module of its own, once, so the function
-        stands at its top level, and a program starts its peers below `if __name__ == "__main__":`. It may print: that goes to the standard error of this process.
+        stands at its top level, and a program starts its peers below `if __name__ == "__main__":`. It may print: that
+        goes to the standard error of this process.
         """
         assert not none, "arguments of run() go by name"
         if not getattr(function, "__qualname__", "").isidentifier():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+import threading
 from array import array
 from collections.abc import Callable
 from multiprocessing import shared_memory
@@ -16,7 +17,8 @@ from conftest import Pair
 
 import tent
 from tent import buffers, indexes
-from tent.testing import Memory, pattern
+from tent.loop import run_soon
+from tent.testing import Memory, PeerProcess, pattern
 
 pytestmark = pytest.mark.interpreter
 
@@ -301,3 +303,27 @@ def refuse(**_: object) -> None:
 def test_an_object_that_says_wrongly_where_its_bytes_are_is_named(wrong: Wrong) -> None:
     with pytest.raises(tent.InvalidArgumentError, match="'Wrong' object does not say where its bytes are"):
         buffers.describe(wrong)
+
+
+def test_a_transfer_holds_the_buffer_of_a_region_that_is_closed(
+    peers: Callable[..., PeerProcess], engine: tent.Engine
+) -> None:
+    """The block of a region may end while its transfer is under way; the buffer must not be freed or move."""
+    there = peers(size=1 << 20)
+    kv = engine.open(there.address)["kv"]
+    buffer, ended = bytearray(pattern(3, 0, 1 << 20)), threading.Event()
+    there.stop()
+    with engine.register(buffer) as region:
+        transfer = engine.write(region, kv)
+        transfer.add_done_callback(lambda _: ended.set())
+    assert not transfer.done()
+    with pytest.raises(BufferError):
+        buffer.append(1)
+    with pytest.raises(tent.InvalidArgumentError, match="no view"):
+        assert region.view
+    there.resume()
+    assert ended.wait(30) and transfer.result() == 1 << 20
+    handed_out = threading.Event()
+    run_soon(handed_out.set)  # behind all that watched the transfer
+    assert handed_out.wait(30)
+    buffer.append(1)
