@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
+from tent.enums import Priority
 from tent.errors import InvalidArgumentError
-from tent.quantities import bytes_of, seconds_of
+from tent.quantities import bytes_of, integer_of, seconds_of, text_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -120,7 +121,7 @@ class Faults:
 
     def op(self, name: str) -> Faults:
         """Only "READ" or only "WRITE"."""
-        return self._where(f"op={name.upper()}")
+        return self._where(f"op={text_of(name, 'op', needed=True).upper()}")
 
     def to(self, address: str) -> Faults:
         """Only towards the peer with this address."""
@@ -132,7 +133,9 @@ class Faults:
 
     def priority(self, number: int) -> Faults:
         """Only slices of this priority."""
-        return self._where(f"class={int(number)}")
+        if (n := integer_of(number)) is None or n not in list(Priority):
+            raise InvalidArgumentError(f"priority({number!r}): it must be a tent.Priority")
+        return self._where(f"class={n}")
 
     def nth(self, n: int) -> Faults:
         """Only the n-th slice of those, from 1."""
@@ -226,7 +229,7 @@ class Faults:
 
     def inject(self, text: str) -> None:
         """A text as it is; the selectors of this object do not count."""
-        self._apply(text)
+        self._apply(text_of(text, "text", needed=True))
 
     def _inject(self, fault: str, how: How) -> None:
         self._check_rails()

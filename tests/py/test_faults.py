@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -294,3 +295,18 @@ def test_pairs_without_pytest() -> None:
         assert sum(n for name, n in carried.items() if 'local="127.0.0.3"' not in name) == 1 << 20, carried
         oracle.check()
     oracle.look_again()  # the peer is gone, and the memory here is as it was
+
+
+def test_a_selector_that_is_none_is_named(engines: Callable[..., tent.Engine]) -> None:
+    """A class that there is not would hit nothing, and the test be worthless."""
+    faults = Faults(engines(allow_faults=True))
+    wrong: list[tuple[str, Callable[[], object]]] = [
+        ("op is 7", lambda: faults.op(7)),  # type: ignore[arg-type]
+        ("priority(9)", lambda: faults.priority(9)),
+        ("priority('x')", lambda: faults.priority("x")),  # type: ignore[arg-type]
+        ("text is 7", lambda: faults.inject(7)),  # type: ignore[arg-type]
+    ]
+    for words, call in wrong:
+        with pytest.raises(tent.InvalidArgumentError) as caught:
+            call()
+        assert str(caught.value).startswith(words)
