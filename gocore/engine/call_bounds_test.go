@@ -10,7 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A few bytes name any number of requests: an array with a stride of 0, and pages of as many rows as a region has
+// A few bytes name any number of requests. An array has a stride of 0, or pages have as many rows as a region has
 // bytes. The engine refuses them before it takes memory for each.
 func TestACallOfTooManyRequestsTakesNoMemoryForThem(t *testing.T) {
 	w := newWorkshop(t, "hand")

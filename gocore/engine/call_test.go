@@ -61,7 +61,9 @@ func TestACallToTwoPeersHasTwoRunsAndNoNotification(t *testing.T) {
 	require.NotNil(t, failed)
 	require.Equal(t, errs.InvalidArgument, failed.Code)
 	require.Contains(t, failed.Cause, "several peers")
-	require.Equal(t, []transport.Epoch{0, 7, 0}, []transport.Epoch{c.specs[0].Epoch, c.specs[1].Epoch, c.specs[2].Epoch})
+	for i, epoch := range []transport.Epoch{0, 7, 0} {
+		require.Equal(t, epoch, c.specs[i].Epoch)
+	}
 }
 
 // Packed requests come from outside. Their terms are checked whenever they differ from those of their neighbour.

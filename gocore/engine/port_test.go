@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -40,6 +41,27 @@ func TestNoticesOfLinksThatEndedAreDropped(t *testing.T) {
 	for _, n := range e.inbox.notices {
 		require.EqualValues(t, 7, n.link)
 	}
+}
+
+// A peer ends, or fences a region, before Attach has returned its link. Both are heard then, as they are later: a task
+// with an epoch of before the fence would be refused, and one to a peer that has gone would wait.
+func TestNoticesOfBeforeAttachReachThePeer(t *testing.T) {
+	e := &Engine{}
+	e.mu.Lock() // no step runs
+	p := &port{engine: e, links: map[transport.Link]attachedLink{}}
+	const link = transport.Link(1<<32 | 1)
+	to := newPeer(e, transport.Peer{})
+	ends := errs.New(errs.PeerRestarted, "test", "another incarnation answers")
+	p.Fenced(link, 1, 5)
+	p.LinkDown(link, errs.New(errs.NotImplemented, "test", "it has this transport switched off"))
+	require.Nil(t, p.attached(link, 7, to), "the peer has other transports")
+	require.EqualValues(t, 5, to.epoch.Load())
+	p.Fenced(link, 1, 9)
+	require.EqualValues(t, 9, to.epoch.Load())
+	p.Fenced(link, 1, 6)
+	require.EqualValues(t, 9, to.epoch.Load(), "the newest counts")
+	p.LinkDown(link+1<<32, ends)
+	require.Equal(t, ends, p.attached(link+1<<32, 8, to))
 }
 
 // A call back to a peer goes to the host that the peer's own call came from. The address that it claims may be

@@ -35,8 +35,8 @@ const numberBytes = 4 // of a rule in rights
 // rulesMax bounds the different lists of an engine's regions.
 const rulesMax = 4096
 
-// rules are the lists that regions have, and as many older ones as there is room for: a program that shares memory with
-// one engine after the other has ever new lists. A number is given out once, since rights of peers are kept by numbers.
+// rules are the lists that regions have, and as many older ones as there is room for. A program that shares memory with
+// one engine after the other has ever new lists. A number is given out once: rights of peers are kept by numbers.
 type rules struct {
 	mu     sync.RWMutex
 	byText map[string]*rule

@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // The number of a segment that was closed means nobody, although its place has another one.
@@ -24,6 +25,22 @@ func TestAClosedSegmentIsNotItsSuccessor(t *testing.T) {
 	info, err := r.Segment(t.Context(), now, false)
 	require.NoError(t, err)
 	require.Equal(t, other.Address(), info.Peer.Address)
+}
+
+// A program that wants one engine is given no other one, and nothing of it stays open.
+func TestAnEngineThatIsNotTheWantedOneIsNotOpened(t *testing.T) {
+	here, there := newWorkshop(t, "hand"), newWorkshop(t, "hand")
+	there.region("kv")
+	for wanted, code := range map[transport.ID]errs.Code{
+		here.credentials.ID(): errs.PeerNotAdmitted, there.credentials.ID(): errs.OK} {
+		id, err := here.OpenWith(t.Context(), there.Address(), OpenOptions{Identities: []string{"id:" + wanted.String()}})
+		require.Equal(t, code, errs.CodeOf(err), "%v", err)
+		if code != errs.OK {
+			require.Empty(t, here.segments.peersWith(there.credentials.ID()))
+			continue
+		}
+		require.NoError(t, here.CloseSegment(id))
+	}
 }
 
 // The numbers of a place for segments come again. None is negative: such a segment could not be used, nor closed.
