@@ -169,7 +169,7 @@ func (c *Call) AddRecords(list []request.Record) error {
 }
 
 // bounds refuses more requests than a call may have, before memory is taken for them: n more, each of some rows. A few
-// bytes of a caller may name any number of both, and the core counts only what has been put together.
+// bytes of a caller may name any number of both, and the core counts tasks that have been put together.
 func (c *Call) bounds(n int, rows uint64) *errs.Error {
 	most := uint64(c.engine.config.Engine.MaxPendingRequests)
 	here := uint64(len(c.specs))

@@ -41,7 +41,7 @@ func (d *describing) begin(ctx context.Context) error {
 
 func (d *describing) end() { <-d.turn }
 
-// ifFree does something in a turn, unless another caller has it: what that hears of the peer is newer.
+// ifFree does something in a turn, unless another caller has it: the answer to that one is newer.
 func (d *describing) ifFree(do func()) {
 	select {
 	case d.turn <- struct{}{}:

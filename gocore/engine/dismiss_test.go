@@ -36,7 +36,7 @@ func TestAPeerThatCannotBeBarredLosesItsAccess(t *testing.T) {
 	require.Empty(t, owner.Peers())
 }
 
-// together is a transport whose revocations for one peer wait until those for the other one are there.
+// together is a transport in which revocations for one peer wait until those for the other one are there.
 type together struct {
 	*hand
 	began func()

@@ -11,7 +11,7 @@
 //	close background                        the end of all that, and the goroutines of a part
 //	call moves ranges pages                 a transfer that is put together, and its shapes
 //	grid indexes addresses address_list     the pages, the integers and the prepared lists that shapes are made of
-//	batch inline page failed                its record, the short way of small ones, and what callers see of both
+//	batch inline page failed                its record, the short way of small ones, and the view of callers
 //	step schedule swap                      the core's steps, and a hook for tests
 //	inbox outbox port pollers links         the reports and orders of transports around a step
 //	questions gone                          signs of life that the core asks for, and the end of a peer

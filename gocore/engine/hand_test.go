@@ -303,28 +303,6 @@ func TestUsesComeBackWhateverBecomesOfACall(t *testing.T) {
 	require.Zero(t, b.uses.Load())
 }
 
-// A batch takes all of a call or nothing, and that is true of the caller's name for the transfer.
-func TestACallThatIsRefusedLeavesTheNameOfTheBatch(t *testing.T) {
-	w := newWorkshop(t, "hand")
-	own, far := w.region("own"), w.region("far")
-	id, err := w.NewBatch(1)
-	require.NoError(t, err)
-	for _, c := range []struct {
-		trace string
-		code  errs.Code
-	}{{"first", errs.OK}, {"second", errs.TooManyRequests}, {"", errs.TooManyRequests}} {
-		call, err := w.Begin(Terms{Op: transport.Write})
-		require.NoError(t, err)
-		require.NoError(t, call.AddRange(own.Addr, Remote{Region: far.ID}, 64))
-		require.NoError(t, call.Trace(c.trace))
-		_, err = call.CommitTo(id, nil)
-		require.Equal(t, c.code, errs.CodeOf(err), "%v", err)
-		sum, err := w.Summary(id)
-		require.NoError(t, err)
-		require.Equal(t, "first", sum.Trace)
-	}
-}
-
 func TestARegionThatIsClosedWaitsForItsTransfersAndTakesNoOthers(t *testing.T) {
 	w := newWorkshop(t, "hand")
 	h := w.hands[0]

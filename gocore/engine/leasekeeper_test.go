@@ -125,8 +125,7 @@ func (c *clinging) Revoke(ctx context.Context, key transport.LocalKey, from *tra
 	return ctx.Err()
 }
 
-// A host that has lost its power holds many leases up. Another lease, whose time is up behind theirs, waits for none of
-// them.
+// A host that has lost its power holds many leases up. Another lease expires behind them, and waits for none of them.
 func TestLeasesThatAreHeldUpDelayNoOther(t *testing.T) {
 	c := &clinging{hand: newHand("hand"), letGo: make(chan struct{})}
 	w := newWorkshopOver(t, []*hand{c.hand}, handFactory{c})

@@ -33,7 +33,8 @@ func TestAnEngineThatIsNotTheWantedOneIsNotOpened(t *testing.T) {
 	there.region("kv")
 	for wanted, code := range map[transport.ID]errs.Code{
 		here.credentials.ID(): errs.PeerNotAdmitted, there.credentials.ID(): errs.OK} {
-		id, err := here.OpenWith(t.Context(), there.Address(), OpenOptions{Identities: []string{"id:" + wanted.String()}})
+		only := OpenOptions{Identities: []string{"id:" + wanted.String()}}
+		id, err := here.OpenWith(t.Context(), there.Address(), only)
 		require.Equal(t, code, errs.CodeOf(err), "%v", err)
 		if code != errs.OK {
 			require.Empty(t, here.segments.peersWith(there.credentials.ID()))
