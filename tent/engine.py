@@ -495,7 +495,6 @@ class Engine(Moves, Admission):
 
     @_native.finalizer
     def __del__(self) -> None:
-        if getattr(self, "_closed", True):
-            return
-        warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
-        close_in_background(self)
+        if not getattr(self, "_closed", True):
+            warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
+            close_in_background(self)

@@ -18,7 +18,7 @@ import (
 //	new keys ──▶ news: the descriptor of before is replaced ──▶ old keys are closed ──▶ Host.Describe
 //
 // The end of a peer needs no new keys: Disconnect closes its queue pairs, and no others are connected with a peer
-// that may know the keys (decisions 0120 and 0195).
+// that may know the keys (decisions 0120 and 0192).
 //
 // A device registers the bytes of the region once for that, part by part, half as many as Register; pages are pinned
 // already, and peers use the old keys meanwhile. Fences that wait for one another share the next registration.

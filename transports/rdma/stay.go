@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A peer that is killed says no goodbye, and a queue pair that only receives does not notice: it would stay at its owner
-// for as long as that runs. So links keep in touch, and a guest that has said nothing for long is dismissed, unless
-// requests have come by its queue pairs: its calls may be lost while its bytes are not.
+// A peer that is killed says no goodbye, and a queue pair that only receives does not notice: it would stay for as long
+// as its owner runs. So links keep in touch, and a guest that has said nothing for long is dismissed, unless requests
+// have come by its queue pairs: its calls may be lost while its bytes are not.
 
 const (
 	keepDefault  = time.Minute      // between two words of a link

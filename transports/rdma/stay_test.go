@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// TestAGuestThatLeftWithoutAWordIsDismissed: a peer that was killed says no goodbye, and its queue pairs would stay. One
-// that keeps in touch stays, as does one with lost calls and with bytes that come.
+// TestAGuestThatLeftWithoutAWordIsDismissed: a peer that was killed says no goodbye, and its queue pairs would stay.
+// One that keeps in touch stays, as does one with lost calls and with bytes that come.
 func TestAGuestThatLeftWithoutAWordIsDismissed(t *testing.T) {
 	const quiet = 60 * time.Millisecond
 	r := newRig(t, func(s *Settings) { s.Scan, s.Keep, s.Quiet = 2*time.Millisecond, 5*time.Millisecond, quiet })
