@@ -79,7 +79,7 @@ def forked() -> bool:
 
 def finalizer(method: Callable[P, None]) -> Callable[P, None]:
     """Makes a method one that garbage collection may call: it does nothing in a forked child, and while the interpreter
-    ends. At the end the globals of modules are None, so what decides is kept here."""
+    ends. At the end the globals of modules are None, so this keeps its question."""
     ending = sys.is_finalizing
 
     @functools.wraps(method)

@@ -1,6 +1,6 @@
 """Ray's direct transport of tensors between actors on CPUs: a program that compares every element.
 
-Its word is the transport, `nixl` or `tent`. Its last line is a JSON object with what it saw.
+Its word is the transport, `nixl` or `tent`. Its last line is a JSON object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COUNT, LIMIT = 1 << 18, 60  # elements of a tensor, seconds for a fetch
 
 
 def tensors(seed: int) -> list[torch.Tensor]:
-    """Three tensors whose elements are known."""
+    """Three tensors with elements that are known."""
     return [torch.arange(COUNT, dtype=torch.int32) * (2 * i + 1) + seed for i in range(3)]
 
 

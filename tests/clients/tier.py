@@ -1,8 +1,8 @@
 """Other users of NIXL and Mooncake inside vLLM: two processes that move blocks, and look at every byte.
 
 The word is `p2p`, the tier of vLLM's offloading that WRITEs blocks to other servers by NIXL, `encoder`, the cache of
-encoders' outputs, which READs them by NIXL, or `embedding`, which WRITEs such outputs by Mooncake. A JSON object says
-what was seen.
+encoders' outputs, which READs them by NIXL, or `embedding`, which WRITEs such outputs by Mooncake. Its findings are a
+JSON object.
 """
 
 from __future__ import annotations

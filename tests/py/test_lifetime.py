@@ -257,8 +257,8 @@ def _in_pool(_: int) -> bool:
 
 @pytest.mark.interpreter
 def test_an_end_that_clears_modules_before_objects_is_silent() -> None:
-    """The interpreter clears modules that somebody holds, the latest import first. What the program's own module has
-    is collected last, when the names of tent's modules are None. vLLM's processes end so."""
+    """The interpreter clears modules that somebody holds, the latest import first. Objects of the program's own module
+    are collected last, when the names of tent's modules are None. vLLM's processes end so."""
     program = """
         import ctypes, sys
         import tent
