@@ -278,10 +278,9 @@ class Region:
         """Ends remote access and returns when no peer can touch the bytes any more. Again: no effect.
 
         A registered buffer is the program's again then, but for views of the region that are still there; transfers of
-        this engine that are under way go on, and hold it until they have ended. The builtin
-        TimeoutError if it could not be had in time: the region is then still to be closed. So it is when a driver or
-        the kernel may still use memory that was given as (address, size). Other buffers are kept until the engine has
-        closed.
+        this engine that are under way go on, and hold it until they have ended. The builtin TimeoutError if it could
+        not be had in time: the region is then still to be closed. So it is when a driver or the kernel may still use
+        memory that was given as (address, size). Other buffers are kept until the engine has closed.
         """
         if self._closed or self._engine._closed_meanwhile():
             return
