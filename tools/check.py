@@ -92,7 +92,7 @@ def prepare_pythons(r: Runner, ctx: Context) -> None:
         raise RuntimeError("the wheel could not be built")
     (ctx.wheel,) = wheels.FOLDER.glob("*.whl")
     with zipfile.ZipFile(ctx.wheel) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        (metadata,) = (name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
         key = hashlib.sha256(archive.read(metadata)).hexdigest()
     for version, command in ctx.pythons.items():
         python = interpreters.environment(command, f".venv-{version}")
