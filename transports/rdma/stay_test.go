@@ -48,3 +48,15 @@ func TestAGuestThatLeftWithoutAWordIsDismissed(t *testing.T) {
 	r.remote.Fill(before, 0, rigSize)
 	r.works(t)
 }
+
+// TestPairsCountTheRequestsThatCameOnDevices, which keeps a guest with lost calls.
+func TestPairsCountTheRequestsThatCameOnDevices(t *testing.T) {
+	r := newRigOnDevices(t)
+	list := r.b.Transport.(*Transport).guests.all(transport.ID{})
+	require.Len(t, list, 1)
+	require.True(t, list[0].moved(), "the first look")
+	require.False(t, list[0].moved(), "nothing has come since then")
+	r.works(t)
+	require.True(t, list[0].moved(), "a WRITE has come")
+	require.False(t, list[0].moved())
+}

@@ -306,7 +306,29 @@ func TestAttributesAreReadBack(t *testing.T) {
 	got, err := a.pair.Query()
 	require.NoError(t, err)
 	require.Equal(t, verbs.Attributes{State: 3, MTU: 5, Room: verbs.Room{Requests: 16, Ranges: 1}, Timeout: 10,
-		Retries: 2, RNRRetries: 7, Reads: 16, Served: 16, RNRTimer: 12, Hops: 64, SourceGID: 1, Port: 1}, got)
+		Retries: 2, RNRRetries: 7, Reads: 16, Served: 16, RNRTimer: 12, Hops: 64, SourceGID: 1, Port: 1,
+		Received: got.Received}, got)
+}
+
+// TestAPairCountsTheRequestsThatCame, by which its owner knows that the other end lives.
+func TestAPairCountsTheRequestsThatCame(t *testing.T) {
+	_, a, b := twoSides(t)
+	here, there := transporttest.NewMemory(t, 4096, 1), transporttest.NewMemory(t, 4096, 1)
+	t.Cleanup(here.Free)
+	t.Cleanup(there.Free)
+	own, other := a.register(here, uint64(here.Addr), 1), b.register(there, 0, 7)
+	before, err := b.pair.Query()
+	require.NoError(t, err)
+	_, err = post(a.pair, verbs.WR{Local: uint64(here.Addr), LKey: own.LKey, RKey: other.RKey, Length: 8,
+		Flags: verbs.Signaled})
+	require.NoError(t, err)
+	require.Equal(t, verbs.Success, a.await(1)[0].Status)
+	after, err := b.pair.Query()
+	require.NoError(t, err)
+	require.NotEqual(t, before.Received, after.Received)
+	again, err := b.pair.Query()
+	require.NoError(t, err)
+	require.Equal(t, after.Received, again.Received)
 }
 
 // TestALateWriteIsPushedByARead shows why a transport flushes.
