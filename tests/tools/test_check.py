@@ -199,7 +199,13 @@ def test_a_long_stage_says_how_far_it_has_come(
     monkeypatch.setattr(running, "ROOT", tmp_path)
     monkeypatch.setattr(check, "MINUTE", 0.001)
     told = threading.Event()
-    monkeypatch.setattr(check, "say", lambda text: ("12 of 40" in text and told.set()) or print(text))
+
+    def say(text: str) -> None:
+        print(text)
+        if "12 of 40" in text:
+            told.set()
+
+    monkeypatch.setattr(check, "say", say)
 
     def writes(runner: Runner, _: stages.Context) -> Tally:
         assert runner.last_line() == ""
