@@ -296,20 +296,25 @@ func TestMemoryThatIsAllocatedBesideCloseIsGivenBack(t *testing.T) {
 }
 
 // Close ends the regions that it finds. One that is being registered then has ended, too, when its caller hears of it:
-// no transport has a key of it, and the number is given back.
+// no transport has a key of it, and the number is given back. A transport may have given it back with its own end.
 func TestARegionThatIsRegisteredBesideCloseEndsWithIt(t *testing.T) {
-	b := &beside{newHand("hand"), func() {}}
-	w := newWorkshopOver(t, []*hand{b.hand}, handFactory{b})
-	page := make([]byte, 4096)
-	b.comes = func() { require.Empty(t, w.Close(0, true)) }
-	_, err := w.Register(Memory{Addr: addressOf(page), Size: 4096, Location: "cpu:0", Name: "late",
-		Permission: mem.GlobalReadWrite})
-	require.Equal(t, errs.EngineClosed, errs.CodeOf(err))
-	require.Empty(t, w.regions.all())
-	require.Empty(t, w.regions.retire.wait(t.Context()))
-	require.Empty(t, b.keys)
-	require.Len(t, w.regions.free, 1)
-	clear(page)
+	for _, forgets := range []bool{false, true} {
+		b := &beside{newHand("hand"), func() {}}
+		w := newWorkshopOver(t, []*hand{b.hand}, handFactory{b})
+		page := make([]byte, 4096)
+		b.comes = func() { require.Empty(t, w.Close(0, true)) }
+		if forgets {
+			b.inside = func() { b.locked(func() { clear(b.keys) }) }
+		}
+		_, err := w.Register(Memory{Addr: addressOf(page), Size: 4096, Location: "cpu:0", Name: "late",
+			Permission: mem.GlobalReadWrite})
+		require.Equal(t, errs.EngineClosed, errs.CodeOf(err))
+		require.Empty(t, w.regions.all())
+		require.Empty(t, w.regions.retire.wait(t.Context()))
+		require.Empty(t, b.keys)
+		require.Len(t, w.regions.free, 1)
+		clear(page)
+	}
 }
 
 // keeping is a transport with a thread that goes on with every slice, also behind Withdraw and Close.

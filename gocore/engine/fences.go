@@ -126,7 +126,11 @@ func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, ep
 		if p.transport == nil || key == 0 {
 			continue
 		}
-		if err := p.transport.Revoke(ctx, key, from, epoch); err != nil && first == nil {
+		err := p.transport.Revoke(ctx, key, from, epoch)
+		if err != nil && errs.CodeOf(err) == errs.AddressNotRegistered && e.usable() != nil {
+			continue // Close was there before us: the transport has given the region back
+		}
+		if err != nil && first == nil {
 			first = err
 		}
 	}
