@@ -75,12 +75,17 @@ def _starts(actor: Any) -> bool:
 
 
 def _transport() -> Any:
+    _register()  # an actor's first method may come before Ray's own registration there
     return get_tensor_transport_manager(NAME)
 
 
 def register() -> None:
     """Makes "tent" known to Ray, for the actors that this process makes afterwards. Again: no effect."""
     warn_unless_tested("Ray", ray.__version__, INSTEAD)
+    _register()
+
+
+def _register() -> None:
     if NAME not in transport_manager_info:
         register_tensor_transport(NAME, ["cuda", "cpu"], TentTensorTransport, get_transport_data_type("NIXL"))
 

@@ -44,7 +44,10 @@ class Actor:
 
     def pool(self, size: int) -> None:
         """Lets Ray copy tensors into one registered pool."""
-        manager().register_nixl_memory_pool(size, torch.device("cpu"))
+        if TRANSPORT == "tent":
+            tent.integrations.ray.register_memory_pool(size, torch.device("cpu"))
+        else:
+            ray.experimental.register_nixl_memory_pool(size, torch.device("cpu"))
 
     @ray.method(tensor_transport=TRANSPORT)  # type: ignore[untyped-decorator]
     def make(self, seed: int) -> list[torch.Tensor]:
@@ -84,10 +87,10 @@ def main() -> dict[str, Any]:
     one, two, pooled = Actor.remote(), Actor.remote(), Actor.remote()
     ray.get(pooled.pool.remote(64 << 20))
     seen = {
-        "module": ray.get(one.module.remote()),
         "whole": [get(two.compare.remote(one.make.remote(seed), seed)) for seed in range(8)],
         "from a pool": [get(two.compare.remote(pooled.make.remote(seed), seed)) for seed in range(8)],
         "into buffers": get(two.fetch_into.remote(ray.get(one.put.remote(9)), 9)),
+        "module": ray.get(one.module.remote()),
     }
     kept = one.make.remote(7)
     ray.wait([kept])

@@ -133,8 +133,8 @@ def test_an_actor_without_an_engine_says_why(
 
 
 def test_memory_is_registered_with_tents_transport(ray: Callable[..., Ray]) -> None:
+    """Also where Ray has not registered the transport in this actor yet."""
     stand, ours = ray(), importlib.import_module(MODULE)
-    ours.register()
     ours.register_memory("tensor")
     ours.deregister_memory("tensor")
     ours.register_memory_pool(4096, "cpu")
