@@ -382,9 +382,14 @@ func (r *rail) turn(kind byte) []byte {
 
 // greet carries out the call of connect, and applies the news that come with its answer.
 func (r *rail) greet(ours *end) (*end, error) {
-	l := r.link
-	question := append(r.turn(kindConnect), byte(r.far))
-	answer, err := l.call(ours.encode(question), l.t.settings.DialLimit)
+	l, limit := r.link, r.link.t.settings.DialLimit
+	question := ours.encode(append(r.turn(kindConnect), byte(r.far)))
+	answer, err := l.call(question, limit)
+	if errs.CodeOf(err) == errs.Stale { // it took us for gone (sweep): nothing is under way, and we are here
+		if _, err = l.call(l.hello(), limit); err == nil {
+			answer, err = l.call(question, limit)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

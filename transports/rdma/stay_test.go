@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -41,12 +40,15 @@ func TestAGuestThatLeftWithoutAWordIsDismissed(t *testing.T) {
 		require.Empty(t, rail.lanes)
 	}
 	g.mu.Unlock()
-	r.alone.Store(false)
-	r.c = r.a.Connect(t, r.b) // as the engine does when it hears of the link's end
-	await(t, "all rails", func() bool { return r.rails() == len(r.a.Transport.(*Transport).nics()) })
-	r.remote = r.c.Import(t, r.b.Register(t, rigSize, mem.GlobalReadWrite))
-	r.remote.Fill(before, 0, rigSize)
+}
+
+// TestAPeerThatWasTakenForGoneComesBack, as one of an older version, or one with lost calls.
+func TestAPeerThatWasTakenForGoneComesBack(t *testing.T) {
+	r := newRig(t, func(s *Settings) { s.Scan, s.Keep, s.Quiet = 2*time.Millisecond, time.Hour, 20*time.Millisecond })
+	owner := r.b.Transport.(*Transport)
+	await(t, "the end of a silent guest", func() bool { return len(owner.guests.all(transport.ID{})) == 0 })
 	r.works(t)
+	require.Len(t, owner.guests.all(transport.ID{}), 1)
 }
 
 // TestPairsCountTheRequestsThatCameOnDevices, which keeps a guest with lost calls.
