@@ -73,17 +73,18 @@ def go_command() -> str:
     return go
 
 
-def install_once(python: Path, *what: str, key: str = "") -> bool:
-    """pip install, unless the same was the last thing that this function installed there; returns whether it did.
-    `key` stands for more than the words, such as the content of a file that they name."""
+def install_once(python: Path, *what: str, key: str = "", alone: tuple[str, ...] = ()) -> None:
+    """pip install, and `alone` without their dependencies, unless the same was the last thing that this function
+    installed there. `key` stands for more than the words, such as the content of a file that they name."""
     stamp = python.parent.parent / "tent-installed"
-    wanted = "\n".join((*what, key))
+    wanted = "\n".join((*what, key, *alone))
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
-        return False
+        return
     stamp.unlink(missing_ok=True)
     pip_install(python, *what)
+    if alone:
+        pip_install(python, "--no-deps", *alone)
     stamp.write_text(wanted, encoding="utf-8")
-    return True
 
 
 def tools_python() -> Path:
@@ -119,6 +120,8 @@ CLIENT_STACKS = (
     "mooncake-transfer-engine-non-cuda==0.3.13.post1",
     "sglang==0.5.23",  # its classes of disaggregation; its engine needs kernels of a GPU
     "ray==2.60.0",
+    "ai-dynamo==1.6.1",  # its users of NIXL; its servers need vLLM 0.31
+    "ai-dynamo-runtime==1.6.1",
 )
 
 
@@ -132,8 +135,8 @@ def clients_python(test_tools: tuple[str, ...]) -> Path:
         text = f"installing vLLM and LMCache in .venv-clients: 4 GB from PyPI, 7 GB on disk; {CLIENTS}=PYTHON has them"
         print(text, flush=True)
     requirements = ROOT / "tools" / "clients.txt"
-    if install_once(python, "-r", str(requirements), *test_tools, key=requirements.read_text(encoding="utf-8")):
-        pip_install(python, "--no-deps", *CLIENT_STACKS)
+    pinned = requirements.read_text(encoding="utf-8")
+    install_once(python, "-r", str(requirements), *test_tools, key=pinned, alone=CLIENT_STACKS)
     return python
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import sys
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -13,6 +14,7 @@ logger = logging.getLogger("tent.integrations")
 
 MODULE = "tent.integrations.vllm"
 CONNECTORS = ("TentConnector", "TentPushConnector")
+_DYNAMO = "dynamo.vllm"
 
 SGLANG_MODULE = "tent.integrations.sglang"
 BACKEND = "tent"  # of SGLang's --disaggregation-transfer-backend
@@ -31,6 +33,18 @@ def register_vllm() -> None:
     for name in CONNECTORS:
         with contextlib.suppress(ValueError):  # it is registered already
             register(name, MODULE, name)
+    if _DYNAMO in sys.modules:
+        _register_dynamo()
+
+
+def _register_dynamo() -> None:
+    """Makes TentConnector known to Dynamo's servers of vLLM. Their own table has, for each connector, the parameters by
+    which a decode server fetches a KV cache: the same as for vLLM's NixlConnector."""
+    try:
+        known = importlib.import_module(_DYNAMO + ".kv_connector_protocols")
+        known.KV_CONNECTOR_PROTOCOLS.setdefault(CONNECTORS[0], known.NixlConnectorProtocol)
+    except (ImportError, AttributeError) as error:
+        logger.warning("tent's connector is not known to this Dynamo: %s", error)
 
 
 def register_sglang() -> None:

@@ -20,7 +20,21 @@ RUNNABLE = [page for page in PAGES if program(page)]
 TESTS = [(page, block) for page in PAGES for block in blocks(page) if block.title.startswith("test_")]
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 # Programs that pages may name.
-ELSEWHERE = {"docker", "kubectl", "ip", "ss", "sysctl", "pip", "go", "curl", "gcc", "g++", "vllm", "sglang"}
+ELSEWHERE = {
+    "docker",
+    "kubectl",
+    "ip",
+    "ss",
+    "sysctl",
+    "pip",
+    "go",
+    "curl",
+    "gcc",
+    "g++",
+    "vllm",
+    "sglang",
+    "dynamo.vllm",
+}
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
@@ -74,7 +88,7 @@ def check_python(words: list[str], line: str) -> None:
     if words[0] == "-c":
         compile(words[1], line, "exec")
     elif words[0] == "-m":
-        assert importlib.util.find_spec(words[1]) is not None or words[1] == "pip", line
+        assert words[1] in ELSEWHERE or importlib.util.find_spec(words[1]) is not None, line
     else:
         assert (ROOT / words[0]).exists() or (DOCS / "examples" / words[0]).exists(), line
 

@@ -40,3 +40,38 @@ def test_the_entry_point_loads_nothing_native(name: str, said: str) -> None:
     done = apart.run(PROGRAM.format(name=name))
     assert done.returncode == 0 and done.stdout.strip() == "[]", done
     assert done.stderr.startswith(said), done
+
+
+DYNAMO = """
+    import sys, types
+
+    names = []
+    factory = types.ModuleType("vllm.distributed.kv_transfer.kv_connector.factory")
+    factory.KVConnectorFactory = types.SimpleNamespace(register_connector=lambda name, *_: names.append(name))
+    sys.modules[factory.__name__] = factory
+    table = types.ModuleType("dynamo.vllm.kv_connector_protocols")
+    table.NixlConnectorProtocol, table.KV_CONNECTOR_PROTOCOLS = object(), {known}
+    sys.modules[table.__name__] = table
+    from tent.integrations import registration
+
+    registration.register_vllm()
+    print(sorted(table.KV_CONNECTOR_PROTOCOLS))
+    sys.modules["dynamo.vllm"] = types.ModuleType("dynamo.vllm")
+    registration.register_vllm()
+    print(sorted(table.KV_CONNECTOR_PROTOCOLS), table.KV_CONNECTOR_PROTOCOLS["TentConnector"] is {taken}, names)
+"""
+
+
+@pytest.mark.parametrize(("known", "taken"), [("{}", "table.NixlConnectorProtocol"), ('{"TentConnector": 7}', "7")])
+def test_a_server_of_dynamo_knows_the_connector(known: str, taken: str) -> None:
+    """In its own process alone, and a class of Dynamo's own for the connector stays."""
+    done = apart.run(DYNAMO.format(known=known, taken=taken))
+    before = [] if known == "{}" else ["TentConnector"]
+    names = ["TentConnector", "TentPushConnector"] * 2
+    assert done.stdout.splitlines() == [str(before), f"['TentConnector'] True {names}"], done
+
+
+def test_a_dynamo_without_the_table_is_named() -> None:
+    program = DYNAMO.format(known="{}", taken="0").replace("table.KV_CONNECTOR_PROTOCOLS = ", "table.gone = ")
+    done = apart.run(program.replace("print(", "0 and print("))
+    assert "tent's connector is not known to this Dynamo: " in done.stderr, done
