@@ -159,7 +159,7 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 		// else a straggler of a trouble that is over
 		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.life.Back() &&
 			r.link.peer.presence != rail.Silent {
-			c.railFailed(r, err, now)
+			c.railFailed(r, rail.Failed, err, now)
 		}
 	}
 }
@@ -260,10 +260,9 @@ func (c *Core) advance(t *task, now clock.Time) {
 
 // signOfLife notes a sign of life of a rail.
 func (c *Core) signOfLife(r *railState, now clock.Time) {
-	r.heard = c.awake(now)
+	r.beginSilence(c.awake(now))
 	r.link.peer.heard = r.heard
 	c.peerSpoke(r.link.peer, r.heard, now)
-	r.asked, r.judged = false, 0
 	if !r.healthy() {
 		r.meter.Resume(now) // its silence was judged, and Misjudged alone teaches
 	}

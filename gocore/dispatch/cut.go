@@ -373,7 +373,7 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 	}
 	if r.slices == 0 {
 		r.meter.Begin(now)
-		r.heard = c.awake(now)
+		r.beginSilence(c.awake(now))
 		if l.answers() {
 			c.expectAnswer(l.peer, now)
 		}

@@ -60,18 +60,18 @@ func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 // traffic.
 const wantedFor = time.Second
 
-// railFailed notes a failure that is the rail's own, and that of the ends that are to blame.
-func (c *Core) railFailed(r *railState, err *errs.Error, now clock.Time) {
-	settings := &r.link.options.Settings
+// railFailed notes a failure that is the rail's own, and that of the ends that are to blame. e is rail.Failed or
+// rail.Deserted.
+func (c *Core) railFailed(r *railState, e rail.Event, err *errs.Error, now clock.Time) {
 	c.totalsOf(r).errors++
 	r.errors++
 	c.lowerHealth(r, err, now)
-	opened := c.observe(r, rail.Failed, now).Opened
+	opened := c.observe(r, e, now).Opened
 	c.rerank(r.link) // its health has changed
 	if !opened {
 		return
 	}
-	c.railEvent(event.Event{Kind: event.RailPaused, N: settings.Threshold, Took: r.life.Breaker.Until().Sub(now),
+	c.railEvent(event.Event{Kind: event.RailPaused, N: r.life.Breaker.Failures(), Took: r.life.Breaker.Until().Sub(now),
 		Err: err}, r, now)
 	c.totalsOf(r).condemned++
 	if r.usable() {

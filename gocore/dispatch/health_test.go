@@ -22,7 +22,7 @@ func TestEndsAreBlamedFromWhatOtherRailsShow(t *testing.T) {
 	health := func(id plan.LinkID, i int) int { return r.core.rail(id, railOf(id, i, 1)).health.Value() }
 	fail := func(id plan.LinkID, i int, side errs.Side) {
 		x := r.core.rail(id, railOf(id, i, 1))
-		r.core.railFailed(x, errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, side), r.now)
+		r.core.railFailed(x, rail.Failed, errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, side), r.now)
 	}
 	fail(one, 0, errs.SideUnknown)
 	require.Equal(t, []int{900, 1000, 1000, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
@@ -71,8 +71,8 @@ func TestOldSightingsDoNotCount(t *testing.T) {
 		}
 		r.warm(to(r.core, failing))
 		lost := errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, errs.SideUnknown)
-		r.core.railFailed(r.core.rail(broke, railOf(broke, 0, 1)), lost, r.now)
-		r.core.railFailed(r.core.rail(failing, railOf(failing, 1, 1)), lost, r.now)
+		r.core.railFailed(r.core.rail(broke, railOf(broke, 0, 1)), rail.Failed, lost, r.now)
+		r.core.railFailed(r.core.rail(failing, railOf(failing, 1, 1)), rail.Failed, lost, r.now)
 		blamed := r.core.rail(witness, railOf(witness, 0, 1)).health.Value() < rail.HealthMax
 		require.Equal(t, !recently, blamed, "end b works, recently %v", recently)
 	}
@@ -89,7 +89,7 @@ func TestATimeOutIsBlamedOnTheEndWhereTheSliceWas(t *testing.T) {
 		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"a", "B"}, [2]string{"b", "A"})
 		r.warm(to(r.core, id))
 		late := errs.New(errs.Timeout, "test", "no completion").WithScope(errs.ScopeRail, side)
-		r.core.railFailed(r.core.rail(id, railOf(id, 0, 1)), late, r.now)
+		r.core.railFailed(r.core.rail(id, railOf(id, 0, 1)), rail.Failed, late, r.now)
 		var health []int
 		for i := range want {
 			health = append(health, r.core.rail(id, railOf(id, i, 1)).health.Value())

@@ -185,7 +185,7 @@ func (c *Core) resume(p *peer, now clock.Time) {
 		}
 		r.meter.Resume(now)
 		before := r.heard
-		r.heard, r.asked, r.judged = c.awake(now), false, 0
+		r.beginSilence(c.awake(now))
 		if r.mute = 0; before == r.fresh {
 			r.mute = r.heard
 		}
@@ -340,7 +340,7 @@ func (c *Core) Liveness(q Question, signs transport.Signs, now clock.Time) {
 		heard = c.awake(now)
 	}
 	if heard > r.heard {
-		r.heard, r.asked = heard, false
+		r.beginSilence(heard)
 	}
 	if r.slices > 0 && r.healthy() {
 		c.watchRail(r, now)

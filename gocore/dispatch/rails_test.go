@@ -366,28 +366,6 @@ func TestAPausedRailIsWatchedWhileItCarriesSomething(t *testing.T) {
 	require.EqualValues(t, second, r.out[1].Rail.Link)
 }
 
-func TestARailInsideThisHostIsNotSuspectedForItsSilence(t *testing.T) {
-	for _, inside := range []bool{false, true} {
-		r := newRig(t, Options{Failovers: 3})
-		near := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Transport: 2,
-			Info: &transport.Info{SameHost: inside}})
-		r.railUp(near, 0, 1, 1<<20)
-		far := r.link(1, 1, 1, 1<<20)
-		p, other := to(r.core, near, far), to(r.core, far)
-		r.warm(p)
-		b := r.submit(p, High, 64*kib, clock.Never)
-		for range 600 { // nobody lets our copier run, while the network goes on
-			r.submit(other, High, kib, clock.Never)
-			r.now = r.now.Add(ms)
-			r.finish(len(r.out)-1, nil)
-		}
-		require.Equal(t, inside, len(r.kinds()) == 0, "inside %v: %v", inside, r.kinds())
-		require.Equal(t, inside, r.status(b).Attempts == 1, "inside %v", inside)
-		r.drain()
-		require.Equal(t, Completed, r.status(b).State)
-	}
-}
-
 // A task that waits behind others is not stalled while its link delivers, however long that takes.
 func TestATaskBehindOthersIsNotStalled(t *testing.T) {
 	r := newRig(t, Options{Stall: time.Second, Ageing: time.Hour})

@@ -20,7 +20,8 @@ import (
 //	                                           condemned, until a new generation
 //
 // When every rail of a peer is silent it is the peer that is slow or gone (presence.go), and nothing is rerouted: only
-// after AttemptLimit its tasks try their next route, if they have one. Silence is measured by a clock that stands still
+// after AttemptLimit its tasks try their next route, if they have one. So do those of a rail inside this host, which
+// no other rail can prove dead: it is paused then. Silence is measured by a clock that stands still
 // while this process was not let run (Core.lost). Suspecting is cheap, a wrong one costs some duplicates; condemning is
 // late, and waits while the peer is silent.
 //
@@ -190,8 +191,12 @@ func (c *Core) judgeSilence(r *railState, silent time.Duration, now clock.Time) 
 		c.leaveSilentRail(r, silent, now)
 	}
 	r.judged = max(r.judged, silent)
-	c.timers.Set(&r.timer, now.Add(again))
+	c.timers.SetSooner(&r.timer, now.Add(again))
 }
+
+// beginSilence notes the last time, of the detector's clock, at which a rail owed no sign of life. Each silence is
+// judged by itself.
+func (r *railState) beginSilence(heard clock.Time) { r.heard, r.asked, r.judged = heard, false, 0 }
 
 // spokeBeside reports whether the peer was heard on other rails while this one was silent for too long. The first half
 // of its limit proves nothing: when a peer stops, its rails have their last words one after the other. Where nothing
@@ -226,7 +231,8 @@ func (c *Core) suspectRail(r *railState, silent time.Duration, now clock.Time) {
 }
 
 // leaveSilentRail moves the tasks of a silent rail to their next route, if they have one. An attempt that takes so long
-// has failed, with any cause. Slices that are out stay out, and hold up the end of their task as ever.
+// has failed, with any cause. Slices that are out stay out, and hold up the end of their task as ever. A rail that this
+// process and its kernel serve alone is paused, or each task behind would wait as long: its silence is not its peer's.
 func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Time) {
 	err := c.attribute(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink,
 		errs.SideUnknown), r)
@@ -241,8 +247,12 @@ func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Tim
 			moved = true
 		}
 	}
-	if moved {
-		c.recallFlight(r, now)
+	if !moved {
+		return
+	}
+	c.recallFlight(r, now)
+	if r.link.inside() && !r.link.spec.Info.Delegates {
+		c.railFailed(r, rail.Deserted, err, now)
 	}
 }
 

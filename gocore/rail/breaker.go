@@ -52,6 +52,7 @@ func (s Settings) WithDefaults() Settings {
 // slow start of a rail that comes back are its half-open phase; SlowStart keeps them.
 //
 //	closed --Threshold failures, each within Window of the one before--> open, for Cooldown
+//	closed --one that proves enough (Trip)-----------------------------> open, for Cooldown
 //	open   --the pause is over, a success, or good probes--------------> closed
 //
 // Each pause is twice as long as the one before, up to CooldownMax. The memory of the last one is halved for every
@@ -82,9 +83,26 @@ func (b *Breaker) Fail(s *Settings, now clock.Time) bool {
 	if b.failures < s.Threshold {
 		return false
 	}
+	b.trip(s, now)
+	return true
+}
+
+// Trip opens the breaker at one failure and reports whether it was closed.
+func (b *Breaker) Trip(s *Settings, now clock.Time) bool {
+	if b.open && now < b.until {
+		return false
+	}
+	if b.open {
+		b.Close(now)
+	}
+	b.failures++
+	b.trip(s, now)
+	return true
+}
+
+func (b *Breaker) trip(s *Settings, now clock.Time) {
 	b.memory = b.next(s, now)
 	b.open, b.until = true, now.Add(b.memory)
-	return true
 }
 
 // next is the length of a pause that begins now.

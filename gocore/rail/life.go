@@ -42,17 +42,18 @@ const (
 	Proved                 // an answer to a probe
 	Rested                 // the time of a pause may be over
 	Silenced               // silence that others of its peer do not share
+	Deserted               // silence of its own for so long that its tasks took another route
 	Fenced                 // it was given up for good: silent for too long, or something may still land
 	Ended                  // its transport says that the generation is over
 )
 
 func (e Event) String() string {
-	return [...]string{"failed", "delivered", "spoke", "proved", "rested", "silenced", "fenced", "ended"}[e]
+	return [...]string{"failed", "delivered", "spoke", "proved", "rested", "silenced", "deserted", "fenced", "ended"}[e]
 }
 
 // Life is the lifecycle of a rail in one generation. Observe changes its state, and nothing else does.
 //
-//	Probation --proved--> Up --Threshold failures, from Probation too--> Paused
+//	Probation --proved--> Up --Threshold failures, from Probation too--> Paused, and at once when deserted
 //	                      ^ ^                                              |
 //	                spoke | +---rested, delivered, enough proved-----------+
 //	                  Suspected <--silenced-- any of these three     spoke: back to Paused while the breaker is open
@@ -136,6 +137,8 @@ func (l *Life) note(e Event, s *Settings, now clock.Time) (opened bool) {
 			l.Start.Begin()
 		}
 		return l.Breaker.Fail(s, now)
+	case Deserted:
+		return l.Breaker.Trip(s, now)
 	case Delivered:
 		if l.Breaker.failures > 0 {
 			l.Breaker.Close(now)
