@@ -47,7 +47,8 @@
 // that depend on the way of the bytes; TENT_CONFORMANCE=all, which `make test-all` sets, repeats all of them. Another
 // way of a transport, with ends and faults of its own, is tested by Beside, which repeats less under the race detector.
 //
-// The suite is tested itself: TestTheSuiteFindsBrokenTransports runs it over transports that break one rule each.
+// The suite is tested itself: TestTheSuiteFindsBrokenTransports runs it over broken transports, and wants one for each
+// rule. A new rule comes with its own, see mutants.
 //
 // # Assumptions beyond the letter of the contract
 //

@@ -88,7 +88,7 @@ func testHoldWithdraw(t *testing.T, h Harness) {
 		local, remote, from, to := p.aimed(t, op, n*size)
 		rail, release := p.hold(t, p.b)
 		list := p.volley(op, rail, local, remote, n, size)
-		p.scribbleOnEnd(from, list, size) // the source is used again at once, too
+		p.scribbleOnEnd(from, tagBefore, list, size) // the source is used again at once, too, by other bytes than there
 		list = list[:p.c.Submit(list...)]
 		p.a.Transport.Withdraw(list)
 		release()

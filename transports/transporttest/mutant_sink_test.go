@@ -1,6 +1,9 @@
 package transporttest_test
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -15,6 +18,52 @@ type mutantSink struct {
 func (s mutantSink) Ready(r transport.Rail) {
 	if s.m.name != "owes Ready" {
 		s.Sink.Ready(r)
+	}
+}
+
+func (s mutantSink) RailUp(info transport.RailInfo) {
+	s.m.mu.Lock()
+	s.m.up[info.Rail] = true
+	s.m.mu.Unlock()
+	s.Sink.RailUp(info)
+}
+
+func (s mutantSink) RailDown(rail transport.Rail, cause *errs.Error) {
+	if s.m.name == "hides the end of a rail" {
+		return
+	}
+	s.m.mu.Lock()
+	delete(s.m.up, rail)
+	s.m.mu.Unlock()
+	s.Sink.RailDown(rail, cause)
+	if s.m.name == "fences the rails beside a broken one" && rail.Index == 0 {
+		rail.Index = 1
+		s.m.Transport.Fence(rail)
+	}
+}
+
+func (s mutantSink) LinkDown(link transport.Link, cause *errs.Error) {
+	m := s.m
+	switch {
+	case m.name == "hides that a peer has restarted" && cause.Code == errs.PeerRestarted,
+		m.name == "hides the end of a peer" && cause.Code == errs.PeerUnreachable:
+		return
+	case m.name == "detaches others when a peer ends":
+		m.mu.Lock()
+		others := slices.Collect(maps.Values(m.links))
+		m.mu.Unlock()
+		for _, other := range others {
+			if other != link {
+				m.Transport.Detach(other)
+			}
+		}
+	}
+	s.Sink.LinkDown(link, cause)
+}
+
+func (s mutantSink) Fenced(link transport.Link, key transport.RemoteKey, epoch transport.Epoch) {
+	if s.m.name != "keeps the news of a fence" {
+		s.Sink.Fenced(link, key, epoch)
 	}
 }
 
@@ -92,5 +141,6 @@ func (m *mutant) hidden(c transport.Completion) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ends++
-	return m.name == "never completes the third slice" && m.ends == 3 || m.seen[c.Slice.Id]
+	return m.name == "never completes the third slice" && m.ends == 3 || m.seen[c.Slice.Id] ||
+		m.name == "keeps what was withdrawn" && c.Err != nil && c.Err.Code == errs.Withdrawn
 }

@@ -22,106 +22,53 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// mutants are transports that break one rule each, and the test of the suite that has to find it.
-var mutants = map[string]string{
-	"speaks for a stopped peer":       "AStoppedPeerGoesOnWhereItWas",
-	"completes twice":                 "EveryAcceptedSliceCompletesExactlyOnce",
-	"completes before it is visible":  "AWriteThatHasCompletedIsVisible",
-	"never completes the third slice": "EveryAcceptedSliceCompletesExactlyOnce",
-	"completes again much later":      "ARecordMayBecomeAnotherSlice",
-	"does not say which life it was":  "ARecordMayBecomeAnotherSlice",
-	"completes before it writes":      "NothingIsWrittenAfterCompletion",
-	"reads the source late":           "SourcesAreNotReadAfterCompletion",
-	"touches what it did not accept":  "SubmitTakesAPrefixAndLeavesTheRest",
-	"owes Ready":                      "SubmitTakesAPrefixAndLeavesTheRest",
-	"accepts stale rails":             "StaleGenerationIsRefused",
-	"holds a lock in Complete":        "CompleteMaySubmit",
-	"forgets permissions":             "PermissionsOfRegionsAreKept",
-	"forgets Revoke":                  "AfterRevokeNothingTouchesTheRegion",
-	"closes at a fence":               "AFenceLetsNewOnesPass",
-	"dates slices by their Submit":    "WhatBeganBeforeAFenceStaysOutside",
-	"dates inline slices by the call": "WhatBeganBeforeAFenceStaysOutside",
-	"fences everybody":                "AFenceOfOnePeerLeavesOthersAlone",
-	"fences whom it should shut out":  "RevokeOfOnePeerHoldsOnLaterRailsAndLinks",
-	"fences by word alone":            "ReadsCutOffByAFenceShowTheBytesOfBefore",
-	"writes a byte too many":          "AnySizeAndAlignment",
-	onDevice:                          "AnySizeAndAlignment",
-	"withdraws by word alone":         "WithdrawnSlicesNeverLand",
-	"withdraws the completed":         "WithdrawOfCompletedIsIgnored",
-	"leaks a goroutine":               "CloseLeavesNothing",
-	"leaks a descriptor":              "CloseLeavesNothing",
-	"keeps a library's descriptor":    "CloseLeavesNothing",
-	"takes what is not here":          "MemoryThatIsNotHereLeavesTheRestUsable",
-	"blames who asked":                "MemoryThatIsNotHereLeavesTheRestUsable",
-	"blames the rail":                 "AccessOutsideARegionIsRefusedAndTheRailLivesOn",
-	"acknowledges before the peer":    "NotificationsWaitForRoom",
-	"refuses what it sends":           "NotificationsArriveOnceAndAreAcknowledged",
-	"allocates":                       "SubmitToCompletionAllocatesNothing",
-	"waits in Attach":                 "AttachReturnsAtOnceAndSaysThatNobodyIsThere",
-	"begins with the first piece":     "PiecesArriveWhereTheyBelong",
-	"believes what it is told inline": "InlineRefusesWhatSubmitWould",
-	"completes what it did inline":    "InlineIsDoneWhenItReturns",
-	"takes a link by its index":       "StaleLinksAreRefusedAndCounted",
-	"detaches by index":               "StaleLinksAreRefusedAndCounted",
-	"does not count stale links":      "StaleLinksAreRefusedAndCounted",
-	"keeps the slots of the detached": "AttachAndDetachManyTimes",
-	"keeps the old pages":             "RemappedPagesAreReachedAndOldOnesAreNot",
-	"moves what is gone":              "MemoryThatIsGoneThereFailsItsSlicesOnly",
-	"ends the rail of what is gone":   "MemoryThatIsGoneHereFailsItsSlicesOnly",
-	"blames the other end":            "MemoryThatIsGoneHereFailsItsSlicesOnly",
-	"forgets the neighbours":          "MemoryThatGoesMeanwhileFailsItsSlicesOnly",
-	"ends the rail under a siege":     "MemoryThatGoesMeanwhileFailsItsSlicesOnly",
-	"logs an error of its own":        "InfoIsComplete",
-	"reads nothing when it is woken":  "SleepersFindWhatWokeThem",
-	"has nothing to sleep on":         "SleepersFindWhatWokeThem",
-	"hands nothing back":              "SleepersFindWhatWokeThem",
-	"sleeps for ever":                 "SleepersFindWhatWokeThem",
-	"gives a forgotten key again":     "AForgottenKeyNamesNoOtherRegion",
-	"serves a replaced descriptor":    "AReplacedDescriptorIsImportedAgain",
-	"blames the rail for a new key":   "AReplacedDescriptorIsImportedAgain",
-	"keeps the key of the replaced":   "AReplacedDescriptorIsImportedAgain",
-	"names every rail":                "KeysWorkOnTheRailsOfTheirMatch",
-	"keeps its keys to itself":        "KeysWorkOnTheRailsOfTheirMatch",
-	"drops slices at a replacement":   "SlicesUnderWayOutliveAReplacedDescriptor",
-}
-
-// onDevice writes a byte too many into the memory of a device, which no processor can touch.
-const onDevice = "writes a byte too many on a device"
-
 // mutantVariable names the mutant that a process runs.
 const mutantVariable = "TENT_TEST_MUTANT"
 
 // sound is the transport of TestMutant without a mutation.
 const sound = "sound"
 
-// TestTheSuiteFindsBrokenTransports runs each mutant in a process of its own, where the suite has to fail. Without a
-// mutation, all of these tests pass.
+// TestTheSuiteFindsBrokenTransports runs each mutant in a process of its own, where its rules have to fail. Without a
+// mutation they pass. Each rule of the suite has a mutant.
 func TestTheSuiteFindsBrokenTransports(t *testing.T) {
-	rules := slices.Compact(slices.Sorted(maps.Values(mutants)))
-	out, err := suiteOver(sound, strings.Join(rules, "|"))
+	rules := transporttest.RuleNames()
+	require.Equal(t, slices.Sorted(slices.Values(rules)),
+		slices.Compact(slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(mutants))...)))),
+		"a rule that no mutant breaks may find nothing, and one that is not there finds nothing")
+	out, err := suiteOver(sound, rules)
 	require.NoError(t, err, "without a mutation the tests pass:\n%s", out)
-	for _, rule := range rules {
+	for _, rule := range countable(rules) {
 		require.Contains(t, out, "--- PASS: TestMutant/"+rule+" ")
 	}
-	for name, rule := range mutants {
+	for name, rules := range mutants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if name == "allocates" && transporttest.RaceEnabled {
+			rules := countable(rules)
+			if len(rules) == 0 {
 				t.Skip("allocations are not counted under the race detector")
 			}
-			out, err := suiteOver(name, rule)
+			out, err := suiteOver(name, rules)
 			require.Error(t, err, "the suite did not notice")
-			require.Contains(t, out, rule)
+			for _, rule := range rules {
+				require.Contains(t, out, "--- FAIL: TestMutant/"+rule+" ", "the suite did not notice:\n%s", out)
+			}
 			require.NotContains(t, out, "test timed out")
 			require.NotContains(t, out, "panic: ", "the suite itself broke, and the rules behind it did not run")
 		})
 	}
 }
 
+// countable leaves out rules about allocations under the race detector, which allocates on its own.
+func countable(rules []string) []string {
+	return slices.DeleteFunc(slices.Clone(rules), func(rule string) bool {
+		return transporttest.RaceEnabled && slices.Contains(ofAllocations, rule)
+	})
+}
+
 // suiteOver runs rules of the suite over a mutant in another process.
-func suiteOver(mutant, rules string) (out string, err error) {
-	suite := exec.Command(os.Args[0], "-test.v", "-test.run", "^TestMutant$/^("+rules+")$", "-test.timeout", "60s",
-		"-test.failfast")
+func suiteOver(mutant string, rules []string) (out string, err error) {
+	suite := exec.Command(os.Args[0], "-test.v", "-test.run", "^TestMutant$/^("+strings.Join(rules, "|")+")$",
+		"-test.timeout", "300s")
 	suite.Env = append(os.Environ(), mutantVariable+"="+mutant)
 	text, err := suite.CombinedOutput()
 	return string(text), err
@@ -133,6 +80,10 @@ func TestMutant(t *testing.T) {
 	if name == "" {
 		t.Skip("only for TestTheSuiteFindsBrokenTransports")
 	}
+	patience := time.Second // a mutant may hang
+	if name == sound {
+		patience = 0 // the suite's own
+	}
 	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
 		n := sim.NewInline(1)
 		gpu := devicetest.New(t, mem.Cuda, 1)
@@ -141,10 +92,21 @@ func TestMutant(t *testing.T) {
 		if name == onDevice {
 			local = transporttest.OnPlatform(gpu, 0)
 		}
-		return transporttest.Harness{Patience: time.Second, Local: local, Partial: partial,
+		where := func(node *transporttest.Node, rail transport.Rail) sim.Where {
+			return sim.Where{A: node.Peer.Address, Rail: int(rail.Index)}
+		}
+		return transporttest.Harness{Patience: patience, Local: local, Partial: partial,
 			Hold: func(_ *testing.T, node *transporttest.Node) func() {
 				n.Stop(node.Peer.Address)
 				return func() { n.Continue(node.Peer.Address) }
+			},
+			CutRail: func(_ *testing.T, node *transporttest.Node, rail transport.Rail) {
+				n.Down(where(node, rail))
+				n.Up(where(node, rail))
+			},
+			Blackhole: func(_ *testing.T, node *transporttest.Node, rail transport.Rail) func() {
+				n.Cut(where(node, rail))
+				return func() { n.Heal(where(node, rail)) }
 			},
 			Warm: func(t *testing.T) {
 				if name == sound { // the others have no such library, or do not warm it up
@@ -162,40 +124,54 @@ func TestMutant(t *testing.T) {
 				}).Replace(key, serve)
 			},
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
-				m := &mutant{name: name, gpu: gpu, sink: c.Sink, seen: map[uint64]bool{},
-					links: map[uint32]transport.Link{}}
-				s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true,
-					Platform: gpu, Reaches: secondRail,
-					Holds: strings.HasPrefix(t.Name(), "TestMutant/Remapped")}
-				s.Pairs[mem.Host][mem.Host], s.Pairs[mem.Cuda][mem.Host] = true, true
-				if t.Name() == "TestMutant/AWriteThatHasCompletedIsVisible" {
-					s.Posts, s.Unflushed = time.Millisecond, name != sound
-				}
-				if strings.HasPrefix(t.Name(), "TestMutant/Sleepers") {
-					queued := transporttest.Queued{Factory: sim.Factory{Settings: s}}
-					inner, err := queued.Open(t.Context(), nil, c.Host, c.Sink)
-					require.NoError(t, err)
-					return &sleeper{inner.(parker), name}
-				}
-				inner, err := sim.Factory{Settings: s}.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
-				require.NoError(t, err)
-				if first == nil {
+				m := &mutant{name: name, node: c.Name, gpu: gpu, sink: c.Sink, seen: map[uint64]bool{},
+					links: map[uint32]transport.Link{}, selves: map[transport.Link]bool{},
+					detached: map[transport.Link]bool{}, up: map[transport.Rail]bool{},
+					keys: map[uintptr]registered{}}
+				if c.Name == "a" {
 					first = m
 				}
-				if name == sound || name == "keeps a library's descriptor" {
-					openLibrary()
-				}
-				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
-				m.Matcher = inner.(transport.Matcher)
-				if name == "logs an error of its own" {
-					c.Host.Log().Error("mutant: internal error")
-				}
-				if t.Name() == "TestMutant/AStoppedPeerGoesOnWhereItWas" {
-					return speaker{m}
-				}
-				return m
+				return m.open(t, c, n)
 			}}
 	})
+}
+
+// open opens the inner transport. Its settings, and the optional interfaces of the mutant, are those of its rule.
+func (m *mutant) open(t *testing.T, c transporttest.Config, n *sim.Network) transport.Transport {
+	_, rule, _ := strings.Cut(t.Name(), "/")
+	s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true, Platform: m.gpu,
+		Reaches: secondRail, Holds: strings.HasPrefix(rule, "Remapped")}
+	s.Pairs[mem.Host][mem.Host], s.Pairs[mem.Cuda][mem.Host] = true, true
+	if rule == "AWriteThatHasCompletedIsVisible" {
+		s.Posts, s.Unflushed = time.Millisecond, m.name != sound
+	}
+	var factory transport.Factory = sim.Factory{Settings: s}
+	queued := strings.HasPrefix(rule, "Sleepers") || strings.HasPrefix(rule, "Poll")
+	if queued {
+		factory = transporttest.Queued{Factory: factory}
+	}
+	inner, err := factory.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
+	require.NoError(t, err)
+	if queued {
+		return &sleeper{inner.(parker), m.name}
+	}
+	if m.name == sound || m.name == "keeps a library's descriptor" {
+		openLibrary()
+	}
+	m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
+	m.Matcher = inner.(transport.Matcher)
+	if m.name == "logs an error of its own" {
+		c.Host.Log().Error("mutant: internal error")
+	}
+	switch rule {
+	case "AStoppedPeerGoesOnWhereItWas":
+		return speaker{m}
+	case "WitnessesHaveHeardOfWhoAnswers":
+		return hearer{m}
+	case "AllocatedMemoryIsZeroedAndWorks":
+		return allocator{m}
+	}
+	return m
 }
 
 // mutant is a simulated transport with one fault in it. Faults that need time keep work for the next call.
@@ -206,6 +182,7 @@ type mutant struct {
 	transport.Matcher
 	sink transport.Sink
 	name string
+	node string // of the suite: the first is "a"
 	gpu  *devicetest.Platform
 
 	mu      sync.Mutex
@@ -216,9 +193,16 @@ type mutant struct {
 	lock    sync.Mutex
 	junk    [][]byte
 	fake    []*transport.Slice
-	links   map[uint32]transport.Link // by index, the newest
 	gone    bool
+	closed  bool
 
+	links    map[uint32]transport.Link // by index, the newest
+	selves   map[transport.Link]bool   // links to oneself
+	detached map[transport.Link]bool
+	up       map[transport.Rail]bool
+
+	all       []transport.LocalKey
+	keys      map[uintptr]registered // by address
 	forgotten transport.RemoteKey
 	alias     map[transport.RemoteKey]transport.RemoteKey
 }
@@ -250,7 +234,14 @@ func (m *mutant) Remap(ctx context.Context, key transport.LocalKey, now transpor
 
 func (m *mutant) Submit(list []*transport.Slice) int {
 	m.catchUp()
+	if pretends := pretended[m.name]; pretends != nil {
+		return m.pretend(list, pretends)
+	}
 	switch m.name {
+	case "takes what nobody gave":
+		if len(list) == 0 {
+			return 1
+		}
 	case "holds a lock in Complete":
 		m.lock.Lock()
 		defer m.lock.Unlock()
@@ -268,20 +259,19 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 		}
 	case "drops slices at a replacement":
 		if len(list) > 1 {
-			m.mu.Lock()
-			m.fake = append(m.fake, list...)
-			m.mu.Unlock()
-			return len(list)
+			return m.putAside(list)
+		}
+	case "forgets what is outstanding", "withdraws the neighbours":
+		if len(list) >= 30 {
+			return m.putAside(list)
 		}
 	case "withdraws by word alone":
 		for _, s := range list { // nothing is sent before the next call
 			c := *s
 			m.putOff(func() { copyOver(m, &c) })
 		}
-		m.mu.Lock()
-		m.fake = append(m.fake, list...)
-		m.mu.Unlock()
-		if len(list) < 40 { // the second look
+		m.putAside(list)
+		if len(list) < 20 { // the second look
 			m.finishFakes(nil)
 		}
 		return len(list)
@@ -292,6 +282,10 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 			s.First = 0
 		case "dates slices by their Submit":
 			s.Epoch = ^transport.ForGood
+		case "dates slices of later links":
+			if s.Rail.Link.Index() > 0 {
+				s.Epoch = ^transport.ForGood
+			}
 		case "gives a forgotten key again":
 			if key, is := m.alias[s.RemoteKey]; is {
 				s.RemoteKey = key
@@ -309,9 +303,18 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 
 // Inline is the inner transport's where the mutation is elsewhere.
 func (m *mutant) Inline(list []*transport.Slice) bool {
-	if m.name == "dates inline slices by the call" {
+	switch m.name {
+	case "dates inline slices by the call":
 		for _, s := range list {
 			s.Epoch = ^transport.ForGood
+		}
+	case "allocates inline":
+		m.junk = append(m.junk[:0], make([]byte, 64+len(list)))
+	case "carries inline on a detached link":
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.detached[list[0].Rail.Link] {
+			return true
 		}
 	}
 	done := m.Inliner.Inline(list)
@@ -324,6 +327,15 @@ func (m *mutant) Inline(list []*transport.Slice) bool {
 	return done
 }
 
+// putAside accepts slices and does nothing.
+func (m *mutant) putAside(list []*transport.Slice) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fake = append(m.fake, list...)
+	return len(list)
+}
+
+// finishFakes completes the slices that were put aside.
 func (m *mutant) finishFakes(err *errs.Error) {
 	m.mu.Lock()
 	list := m.fake
@@ -356,41 +368,10 @@ func (m *mutant) Withdraw(list []*transport.Slice) {
 		}
 	case "withdraws by word alone":
 		m.finishFakes(errs.New(errs.Withdrawn, "mutant", "my word on it"))
+	case "withdraws the neighbours":
+		m.finishFakes(errs.New(errs.Withdrawn, "mutant", "all or nothing"))
 	}
 	m.Transport.Withdraw(list)
-}
-
-func (m *mutant) Register(ctx context.Context, r mem.Region) (transport.LocalKey, transport.Descriptor, error) {
-	switch {
-	case m.name == "forgets permissions":
-		r.Permission = mem.GlobalReadWrite
-	case m.name == "takes what is not here" && r.Kind != mem.Cuda:
-		r.Kind = mem.Host
-	case m.name == "blames who asked" && r.Kind == mem.Tpu:
-		return 0, nil, errs.New(errs.InvalidArgument, "mutant", "no memory of a TPU")
-	}
-	return m.Transport.Register(ctx, r)
-}
-
-func (m *mutant) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer,
-	epoch transport.Epoch) error {
-	switch m.name {
-	case "forgets Revoke":
-		return nil
-	case "closes at a fence":
-		epoch = transport.ForGood
-	case "fences everybody":
-		peer = nil
-	case "fences whom it should shut out":
-		if epoch == transport.ForGood && peer != nil {
-			epoch = 1
-		}
-	case "fences by word alone":
-		if epoch != transport.ForGood {
-			return nil
-		}
-	}
-	return m.Transport.Revoke(ctx, key, peer, epoch)
 }
 
 func (m *mutant) Attach(p transport.Peer) (transport.Link, error) {
@@ -402,6 +383,7 @@ func (m *mutant) Attach(p transport.Peer) (transport.Link, error) {
 	link, err := m.Transport.Attach(p)
 	m.mu.Lock()
 	m.links[link.Index()] = link
+	m.selves[link] = p.Self
 	m.mu.Unlock()
 	return link, err
 }
@@ -414,6 +396,9 @@ func (m *mutant) newest(l transport.Link) transport.Link {
 }
 
 func (m *mutant) Detach(l transport.Link) {
+	m.mu.Lock()
+	m.detached[l] = true
+	m.mu.Unlock()
 	switch m.name {
 	case "detaches by index":
 		m.Transport.Detach(l) // a stale one is counted
@@ -432,7 +417,18 @@ func (m *mutant) Stale() uint64 {
 	return m.Transport.Stale()
 }
 
+// Serve is the inner transport's, which takes no calls.
+func (m *mutant) Serve(ctx context.Context, from transport.Peer, message []byte) ([]byte, error) {
+	if m.name == "closes at a word of a stranger" {
+		_ = m.Close(ctx)
+	}
+	return m.Transport.Serve(ctx, from, message)
+}
+
 func (m *mutant) Close(ctx context.Context) error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
 	switch m.name {
 	case "leaks a goroutine":
 		go func() { select {} }()

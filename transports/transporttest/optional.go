@@ -265,14 +265,13 @@ func testNotifyRoom(t *testing.T, h Harness) {
 
 func testProbe(t *testing.T, h Harness) {
 	p := newPair(t, h)
-	prober := must[transport.Prober](p.a.Transport)
 	const n = 20
 	answers := 0
 	for _, rail := range p.c.Rails() {
 		p.c.AwaitProbe(t, rail)
 		before := answers
 		for range n {
-			prober.Probe(rail, func(rtt clock.Time, err *errs.Error) {
+			p.c.probe(rail, func(rtt clock.Time, err *errs.Error) {
 				p.w.locked(func() {
 					if answers++; err != nil || rtt < 0 {
 						p.w.complain("probe of a healthy rail: %d ns, %v", rtt, err)
@@ -286,19 +285,35 @@ func testProbe(t *testing.T, h Harness) {
 	stale.Generation += 1000
 	var failed *errs.Error
 	healthy := answers
-	prober.Probe(stale, func(_ clock.Time, err *errs.Error) { p.w.locked(func() { answers++; failed = err }) })
+	p.c.probe(stale, func(_ clock.Time, err *errs.Error) { p.w.locked(func() { answers++; failed = err }) })
 	p.w.Await(t, "the answer to a stale probe", func() bool { return answers > healthy })
 	require.NotNil(t, failed)
+}
+
+// probe asks a rail. A second answer is a complaint.
+func (c *Conn) probe(rail transport.Rail, done func(rtt clock.Time, err *errs.Error)) {
+	w, answers := c.Node.w, 0
+	must[transport.Prober](c.Node.Transport).Probe(rail, func(rtt clock.Time, err *errs.Error) {
+		again := false
+		w.locked(func() {
+			if answers++; answers > 1 {
+				w.complain("a probe was answered %d times", answers)
+				again = true
+			}
+		})
+		if !again {
+			done(rtt, err)
+		}
+	})
 }
 
 // AwaitProbe waits until a rail answers a probe. A rail takes nothing before RailUp has returned, and tests hear of it
 // within that.
 func (c *Conn) AwaitProbe(t *testing.T, rail transport.Rail) {
 	t.Helper()
-	prober := must[transport.Prober](c.Node.Transport)
 	for late := clock.Now().Add(c.Node.w.h.Patience); ; runtime.Gosched() {
 		answer := make(chan *errs.Error, 1)
-		prober.Probe(rail, func(_ clock.Time, err *errs.Error) { answer <- err })
+		c.probe(rail, func(_ clock.Time, err *errs.Error) { answer <- err })
 		err := <-answer
 		if err == nil {
 			return

@@ -25,7 +25,7 @@ func testNothingWrittenAfter(t *testing.T, h Harness) {
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
 		local, remote, _, to := p.aimed(t, op, n*size)
 		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
-		p.scribbleOnEnd(to, list, size)
+		p.scribbleOnEnd(to, tagAfter, list, size)
 		p.c.Send(list...)
 		p.c.Wait(t, list...)
 		p.c.Barrier(t)
@@ -34,7 +34,7 @@ func testNothingWrittenAfter(t *testing.T, h Harness) {
 }
 
 // scribbleOnEnd overwrites slot i of m from inside the completion of slice i.
-func (p *pair) scribbleOnEnd(m *Memory, list []*transport.Slice, size uint64) {
+func (p *pair) scribbleOnEnd(m *Memory, tag uint64, list []*transport.Slice, size uint64) {
 	slot := map[*transport.Slice]uint64{}
 	for i, s := range list {
 		slot[s] = uint64(i) * size
@@ -42,7 +42,7 @@ func (p *pair) scribbleOnEnd(m *Memory, list []*transport.Slice, size uint64) {
 	p.w.locked(func() {
 		p.a.onComplete = func(c transport.Completion) {
 			if at, ok := slot[c.Slice]; ok {
-				m.Fill(tagAfter, at, size)
+				m.Fill(tag, at, size)
 			}
 		}
 	})
@@ -56,7 +56,7 @@ func testSourceNotReadAfter(t *testing.T, h Harness) {
 	local, remote := p.operands(t, n*size)
 	local.Fill(tagMoved, 0, local.Size)
 	list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
-	p.scribbleOnEnd(local.Memory, list, size)
+	p.scribbleOnEnd(local.Memory, tagAfter, list, size)
 	p.c.Must(t, list...)
 	p.c.Barrier(t)
 	require.NoError(t, remote.Check(tagMoved, 0, 0, remote.Size))
