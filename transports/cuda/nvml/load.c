@@ -18,7 +18,7 @@ extern void tent_nvml_absent(void) __attribute__((visibility("hidden")));
 
 const char *tent_nvml_library(void) {
     const char *path = secure_getenv("TENT_LIBNVIDIA_ML");
-    return path != NULL ? path : "libnvidia-ml.so.1";
+    return path != NULL && *path != 0 ? path : "libnvidia-ml.so.1";
 }
 
 int tent_nvml_load(char *why, size_t size) {

@@ -35,7 +35,8 @@ type GPU struct {
 var reading sync.Mutex
 
 // Read asks the library once, and closes it. An error says why it cannot be used. Facts that a driver does not give are
-// left out.
+// left out, and so are GPUs that it lets nobody ask about: its count has those without permission, too, as in a
+// container that has some of the host's (NVML API reference, nvmlDeviceGetCount_v2), and those that are lost.
 func Read() ([]GPU, error) {
 	reading.Lock()
 	defer reading.Unlock()
@@ -51,12 +52,19 @@ func Read() ([]GPU, error) {
 	if r != nvml.SUCCESS {
 		return nil, failed("nvmlDeviceGetCount", r)
 	}
-	handles, gpus := make([]nvml.Device, count), make([]GPU, count)
-	for i := range handles {
-		if handles[i], r = lib.DeviceGetHandleByIndex(i); r != nvml.SUCCESS {
-			return nil, failed(fmt.Sprintf("nvmlDeviceGetHandleByIndex(%d)", i), r)
+	var handles []nvml.Device
+	var gpus []GPU
+	var refused error
+	for i := range count {
+		handle, r := lib.DeviceGetHandleByIndex(i)
+		if r != nvml.SUCCESS {
+			refused = failed(fmt.Sprintf("nvmlDeviceGetHandleByIndex(%d)", i), r)
+			continue
 		}
-		gpus[i] = describe(handles[i])
+		handles, gpus = append(handles, handle), append(gpus, describe(handle))
+	}
+	if len(gpus) == 0 {
+		return nil, refused
 	}
 	for i := range gpus {
 		for k := range gpus {

@@ -74,6 +74,29 @@ func TestAGPUWithoutADomainHasAReason(t *testing.T) {
 	}
 }
 
+// In a container the library counts GPUs of the host that the process may not ask about. One may be lost, too. The
+// others are connected all the same.
+func TestGPUsThatNobodyMayAskAboutAreLeftOut(t *testing.T) {
+	for hidden, want := range map[string][]GPU{
+		"03": {{"face:1c:00.0", 0, nil, "NVML names none (error 13)", []string{"", "PXB"}},
+			{"face:1b:00.0", 12, &device.Fabric{Cluster: [16]byte(bytes.Repeat([]byte{0xc1}, 16)), Clique: 7}, "",
+				[]string{"PXB", ""}}},
+		"0123": nil,
+	} {
+		t.Run(hidden, func(t *testing.T) {
+			t.Setenv("TENT_FAKENVML_HIDDEN", hidden)
+			t.Setenv(fake.Env, fake.Library(t))
+			got, err := Read()
+			require.Equal(t, want, got)
+			if want == nil {
+				require.ErrorContains(t, err, "nvmlDeviceGetHandleByIndex(3): error 4 of NVML")
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
 func TestWithoutTheLibraryThereIsAReason(t *testing.T) {
 	t.Setenv(fake.Env, "/nowhere/libnvidia-ml.so.1")
 	_, err := Read()

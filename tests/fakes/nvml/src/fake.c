@@ -3,7 +3,7 @@
  * CUDA driver, in the other order. FAKE_NVML_OLD leaves out what drivers before 12.4 do not have.
  *
  * The domain comes from the environment, TENT_FAKENVML_ and: CLUSTER, a byte that its UUID repeats (193), CLIQUE (7),
- * STATE (3, registered), STATUS (0). */
+ * STATE (3, registered), STATUS (0). HIDDEN has the indexes of GPUs that the process may not ask about, which are counted. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #define GPUS 4
 #define LINKS 12
 #define API __attribute__((visibility("default")))
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4 };
 
 typedef struct { /* nvmlPciInfo_t */
     char legacy[16];
@@ -45,6 +45,10 @@ API int nvmlDeviceGetCount_v2(unsigned *count) {
 API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     if (index >= GPUS) {
         return INVALID_ARGUMENT;
+    }
+    const char *hidden = getenv("TENT_FAKENVML_HIDDEN");
+    if (hidden && strchr(hidden, '0' + (int)index)) {
+        return NO_PERMISSION;
     }
     *device = (void *)(uintptr_t)(index + 1);
     return SUCCESS;
