@@ -256,6 +256,26 @@ func TestLanesBoundTheOrdersOfALink(t *testing.T) {
 	}
 }
 
+// Nothing is taken for a rail that never was, and none is fenced.
+func TestRailsThatNeverWereTakeNothing(t *testing.T) {
+	asker, owner, slice := pair(t)
+	require.Zero(t, asker.open.Submit(nil))
+	for _, wrong := range []func(*transport.Rail){
+		func(r *transport.Rail) { r.Index = 1 },
+		func(r *transport.Rail) { r.Generation = 2 },
+		func(r *transport.Rail) { r.Link++ },
+		func(r *transport.Rail) { *r = transport.Rail{} },
+	} {
+		s := slice()
+		wrong(&s.Rail)
+		asker.open.Fence(s.Rail)
+		require.Zero(t, asker.open.Submit([]*transport.Slice{s}))
+	}
+	require.Equal(t, 1, asker.open.Submit([]*transport.Slice{slice()}), "its own rail is as it was")
+	require.Nil(t, asker.end().Err)
+	require.Equal(t, 1, owner.count())
+}
+
 // A rail that was fenced while its lanes were busy comes up without a free one. It hears when there is one again.
 func TestReadyIsForTheGenerationThatWaits(t *testing.T) {
 	asker, owner, slice := pair(t)

@@ -203,7 +203,7 @@ func (t *delegate) Serve(ctx context.Context, from transport.Peer, b []byte) ([]
 	s, now := t.desk.take(from.ID, m, func(ctx context.Context, s *served) {
 		order := m.order
 		if !t.life.Go(func() { s.finish(t.execute(ctx, &order)) }) {
-			s.finish(answer{state: ended, err: kit.Closed("delegate")})
+			s.finish(answer{state: ended, err: kit.Closed("delegate").WithScope(errs.ScopeLink, errs.SideRemote)})
 		}
 	})
 	if s == nil {

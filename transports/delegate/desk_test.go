@@ -225,6 +225,38 @@ func TestMalformedMessagesAreRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// An owner that closes ends the order for this link. Its word is no end of our own transport.
+func TestAnOwnerThatHasClosedEndsItsOrdersAlone(t *testing.T) {
+	asker, owner, slice := pair(t)
+	require.NoError(t, owner.open.Close(t.Context()))
+	require.Equal(t, 1, asker.open.Submit([]*transport.Slice{slice()}))
+	err := asker.end().Err
+	require.Equal(t, errs.EngineClosed, err.Code)
+	require.Equal(t, errs.ScopeLink, err.Scope)
+	require.Equal(t, errs.SideRemote, err.Side)
+}
+
+// An answer with numbers that no error has is none: a code beyond the last bit would be cut to OK.
+func TestAnswersWithoutSenseAreMalformed(t *testing.T) {
+	good := answer{state: ended, err: errs.New(errs.Lost, Name, "gone").WithScope(errs.ScopeLink, errs.SideRemote)}
+	for name, change := range map[string]func(b []byte){
+		"as it was": func([]byte) {},
+		"code":      func(b []byte) { binary.LittleEndian.PutUint32(b[2:], 1<<16) },
+		"scope":     func(b []byte) { b[6] = byte(errs.ScopeTransport) },
+		"side":      func(b []byte) { b[7] = byte(errs.SidePath) + 1 },
+	} {
+		b := good.encode()
+		change(b)
+		a, err := readAnswer(b)
+		if name == "as it was" {
+			require.Nil(t, err)
+			require.Equal(t, good.err, a.err)
+			continue
+		}
+		require.Equal(t, errs.Protocol, errs.CodeOf(err), name)
+	}
+}
+
 // The end of an order is the error of the owner's transfer, as one of the far side: the paths in it are the owner's.
 func TestTheOwnersErrorIsTheAskers(t *testing.T) {
 	asker, owner, slice := pair(t)

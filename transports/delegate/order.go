@@ -3,6 +3,7 @@ package delegate
 import (
 	"encoding/binary"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -135,11 +136,14 @@ func (a *answer) encode() []byte {
 func readAnswer(b []byte) (*answer, *errs.Error) {
 	r := kit.NewReader(b)
 	a := &answer{state: r.U8(), dirty: r.Bool()}
+	bad := false
 	if code := r.U32(); code != 0 {
-		a.err = errs.New(errs.Code(code), Name, "%s", "").WithScope(errs.Scope(r.U8()), errs.Side(r.U8()))
+		scope, side := errs.Scope(r.U8()), errs.Side(r.U8())
+		bad = scope > errs.ScopeLink || side > errs.SidePath || code > math.MaxUint16
+		a.err = errs.New(errs.Code(code), Name, "%s", "").WithScope(scope, side)
 		a.err.Cause, a.err.Hint = r.Text(), r.Text()
 	}
-	if !r.Whole() || a.state < pending || a.state > busy {
+	if bad || !r.Whole() || a.state < pending || a.state > busy {
 		return nil, malformed("an answer of %d bytes", len(b))
 	}
 	return a, nil

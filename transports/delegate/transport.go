@@ -151,7 +151,7 @@ type link struct {
 	greeting sync.Once
 
 	mu         sync.Mutex
-	generation uint32 // that is up; 0: none
+	generation uint32 // that is up
 	idle       []*lane
 	lanes      []*lane
 	left       bool
@@ -183,8 +183,13 @@ func (t *delegate) Attach(peer transport.Peer) (transport.Link, error) {
 	return t.links.Attach("delegate.attach", func(n transport.Link) *link { l.number = n; return l })
 }
 
-func (l *link) rise(generation uint32) {
-	l.t.sink.RailUp(transport.RailInfo{Rail: transport.Rail{Link: l.number, Generation: generation},
+// railLocked is the link's one rail. The caller holds mu.
+func (l *link) railLocked() transport.Rail {
+	return transport.Rail{Link: l.number, Generation: l.generation}
+}
+
+func (l *link) rise(rail transport.Rail) {
+	l.t.sink.RailUp(transport.RailInfo{Rail: rail,
 		Local: l.t.self.Address, Remote: l.peer.Address, Node: -1, BytesMax: uint64(l.t.settings.Lanes) * bytesUsual,
 		SlicesMax: l.t.settings.Lanes})
 }
@@ -204,7 +209,7 @@ func (t *delegate) Import(number transport.Link, d transport.Descriptor) (transp
 	}
 	l.greeting.Do(func() {
 		t.life.Go(func() {
-			l.rise(1)
+			l.rise(transport.Rail{Link: number, Generation: 1})
 			_, _ = l.call((&message{kind: hello, seq: 1}).encode(nil)) // its first order is one, too
 		})
 	})
@@ -219,16 +224,19 @@ func (t *delegate) Stale() uint64 { return t.links.Stale() }
 
 // Submit gives slices to idle lanes.
 func (t *delegate) Submit(list []*transport.Slice) (n int) {
+	if len(list) == 0 {
+		return 0
+	}
 	l := t.links.Lookup(list[0].Rail.Link)
 	if l == nil {
 		return 0
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.left || list[0].Rail != l.railLocked() {
+		return 0
+	}
 	for _, s := range list {
-		if s.Rail.Generation != l.generation || l.generation == 0 || l.left {
-			return n
-		}
 		if len(l.idle) == 0 {
 			l.starved = true
 			return n
@@ -267,7 +275,7 @@ func orderOf(s *transport.Slice) (o transport.Order) {
 // Withdraw cancels orders. Their slices complete when the peer has answered.
 func (t *delegate) Withdraw(list []*transport.Slice) {
 	for _, s := range list {
-		if l := t.links.Lookup(s.Rail.Link); l != nil {
+		if l := t.links.Peek(s.Rail.Link); l != nil {
 			l.cancel(func(a *lane) bool { return a.slice == s })
 		}
 	}
@@ -280,12 +288,12 @@ func (t *delegate) Fence(rail transport.Rail) {
 		return
 	}
 	l.mu.Lock()
-	if l.generation != rail.Generation {
+	if rail != l.railLocked() {
 		l.mu.Unlock()
 		return
 	}
 	l.generation++
-	next := l.generation
+	next := l.railLocked()
 	l.mu.Unlock()
 	l.cancel(func(a *lane) bool { return a.rail == rail })
 	t.sink.RailDown(rail, withdrawn())
@@ -433,7 +441,7 @@ func (a *lane) complete(err *errs.Error) {
 	}
 	a.slice = nil
 	l.idle = append(l.idle, a)
-	starved, rail := l.starved, transport.Rail{Link: l.number, Generation: l.generation} // the slice's may be over
+	starved, rail := l.starved, l.railLocked() // the slice's may be over
 	l.starved = false
 	l.mu.Unlock()
 	l.t.sink.Complete([]transport.Completion{done})
