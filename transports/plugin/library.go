@@ -34,9 +34,10 @@ type loaded struct {
 }
 
 // open opens a library, and checks its tables.
-func open(path string) *loaded {
+func open(f found) *loaded {
+	path := f.path
 	l := &loaded{path: path, name: fallback(path)}
-	text := C.CString(path)
+	text := C.CString(f.real)
 	defer C.free(unsafe.Pointer(text))
 	var why [textMax]C.char
 	library := C.tp_dlopen(text, &why[0], textMax)

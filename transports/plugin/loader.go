@@ -24,7 +24,7 @@ func Load(paths []string, taken []string) []Factory {
 	var list []Factory
 	names := slices.Clone(taken)
 	for _, file := range files(paths) {
-		l := opened(file.path, file.err)
+		l := opened(file)
 		if l.err == nil && l.api == nil {
 			continue // it brings devices: see Platforms
 		}
@@ -42,41 +42,45 @@ func Load(paths []string, taken []string) []Factory {
 	return list
 }
 
-// found is a file to be opened, or the reason why it must not be.
+// found is a file to be opened, or the reason why it must not be. The file of the look is the one that is opened: a
+// link in its path may lead elsewhere by then.
 type found struct {
-	path string
+	path string // as it was named
+	real string // without links
 	err  error
 }
 
 // files lists the files that paths name, each once.
 func files(paths []string) (list []found) {
-	add := func(path string, err error) {
+	add := func(path, real string, err error) {
 		switch {
 		case slices.ContainsFunc(list, func(f found) bool { return f.path == path }) || len(list) > filesMax:
 			return
 		case len(list) == filesMax:
 			err = refused(path, "%d plug-ins are the limit, and this one and those behind it are more", filesMax)
 		}
-		list = append(list, found{path, err})
+		list = append(list, found{path, real, err})
 	}
 	for _, path := range paths {
 		path = filepath.Clean(path)
 		info, err := os.Stat(path)
 		switch {
 		case !filepath.IsAbs(path):
-			add(path, refused(path, "the path is not absolute"))
+			add(path, "", refused(path, "the path is not absolute"))
 		case err != nil:
-			add(path, refused(path, "%v", err.(*os.PathError).Err))
+			add(path, "", refused(path, "%v", err.(*os.PathError).Err))
 		case info.IsDir():
 			inside, err := filepath.Glob(filepath.Join(escape(path), "*.so"))
 			if err != nil {
-				add(path, refused(path, "%v", err))
+				add(path, "", refused(path, "%v", err))
 			}
 			for _, file := range inside {
-				add(file, trusted(file))
+				real, err := trusted(file)
+				add(file, real, err)
 			}
 		default:
-			add(path, trusted(path))
+			real, err := trusted(path)
+			add(path, real, err)
 		}
 	}
 	return list
@@ -87,33 +91,33 @@ func escape(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// trusted returns why a file must not be opened: somebody else could have written it, or put it there.
-func trusted(path string) error {
-	real, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return refused(path, "%v", err)
+// trusted returns the file at the end of a path, or why it must not be opened. Somebody else could have written it, or
+// put it there.
+func trusted(path string) (real string, err error) {
+	if real, err = filepath.EvalSymlinks(path); err != nil {
+		return "", refused(path, "%v", err)
 	}
 	for _, at := range []string{real, filepath.Dir(real)} {
 		info, err := os.Stat(at)
 		if err != nil {
-			return refused(path, "%v", err)
+			return "", refused(path, "%v", err)
 		}
 		if at == real && !info.Mode().IsRegular() {
-			return refused(path, "it is no regular file")
+			return "", refused(path, "it is no regular file")
 		}
 		owner := info.Sys().(*syscall.Stat_t).Uid
 		if owner != 0 && owner != uint32(os.Geteuid()) {
-			return refused(path, "%s belongs to user %d", at, owner).
+			return "", refused(path, "%s belongs to user %d", at, owner).
 				WithHint("root or the user of this process must own it")
 		}
 		if info.Mode().Perm()&0o022 != 0 {
-			return refused(path, "others may write %s", at).WithHint("chmod go-w %s", at)
+			return "", refused(path, "others may write %s", at).WithHint("chmod go-w %s", at)
 		}
 	}
 	if err := library.Whole(real); err != nil {
-		return refused(path, "%s", strings.Replace(err.Error(), real, "it", 1))
+		return "", refused(path, "%s", strings.Replace(err.Error(), real, "it", 1))
 	}
-	return nil
+	return real, nil
 }
 
 func refused(path, format string, args ...any) *errs.Error {
@@ -128,23 +132,23 @@ var libraries struct {
 }
 
 // opened opens a file that may be opened, once.
-func opened(path string, untrusted error) *loaded {
-	if untrusted != nil {
-		return &loaded{path: path, name: fallback(path), err: untrusted}
+func opened(f found) *loaded {
+	if f.err != nil {
+		return &loaded{path: f.path, name: fallback(f.path), err: f.err}
 	}
 	libraries.Lock()
 	defer libraries.Unlock()
-	if l := libraries.byPath[path]; l != nil {
+	if l := libraries.byPath[f.real]; l != nil {
 		return l
 	}
-	l := open(path)
+	l := open(f)
 	if l.err != nil {
 		return l // it may be mended
 	}
 	if libraries.byPath == nil {
 		libraries.byPath = map[string]*loaded{}
 	}
-	libraries.byPath[path] = l
+	libraries.byPath[f.real] = l
 	return l
 }
 

@@ -91,6 +91,20 @@ func TestFilesThatOthersCouldHaveWrittenAreNotOpened(t *testing.T) {
 	}
 }
 
+// A link that leads elsewhere behind the look at its file opens that file.
+func TestWhatWasLookedAtIsOpened(t *testing.T) {
+	good, other := built(t, asC, "example/inside.c"), built(t, asC, "testdata/abuse.c")
+	link := filepath.Join(t.TempDir(), "liblink.so")
+	require.NoError(t, os.Symlink(good, link))
+	list := files([]string{link})
+	require.Len(t, list, 1)
+	require.NoError(t, os.Remove(link))
+	require.NoError(t, os.Symlink(other, link))
+	l := opened(list[0])
+	require.NoError(t, l.err)
+	require.Equal(t, "inside", l.name)
+}
+
 func chmod(t *testing.T, path, what string, mode os.FileMode) string {
 	t.Helper()
 	require.NoError(t, os.Chmod(what, mode))

@@ -43,7 +43,7 @@ type platform struct {
 // Factories of Load, with the reason.
 func Platforms(paths []string) (list []device.Platform) {
 	for _, file := range files(paths) {
-		if l := opened(file.path, file.err); l.err == nil && l.devices != nil {
+		if l := opened(file); l.err == nil && l.devices != nil {
 			list = append(list, l.devices)
 		}
 	}
