@@ -131,12 +131,12 @@ def range_of(address: int) -> tuple[int, int, int]:
 
 POINTER = {"context": 1, "type": 2, "buffer": 7, "managed": 8, "device": 9, "legacy": 10, "start": 11, "size": 12,
            "handles": 14, "pool": 17}  # fmt: skip
-WIDTH = {"type": 4, "managed": 1, "device": 4, "legacy": 1, "handles": 8}
+WIDTH = {"type": 4, "managed": 4, "device": 4, "legacy": 4, "handles": 8}
 
 
 def pointer(address: int, *names: str) -> dict[str, int]:
     """Attributes by the plural call, which must succeed."""
-    into = [c_uint64() for _ in names]
+    into = [c_uint64(2**64 - 1) for _ in names]  # so that a value is as wide as the driver writes it
     which = (c_int * len(names))(*(POINTER[name] for name in names))
     at = (ctypes.c_void_p * len(names))(*(ctypes.addressof(x) for x in into))
     done("cuPointerGetAttributes", len(names), which, at, address)

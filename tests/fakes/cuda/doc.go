@@ -18,6 +18,8 @@
 //	calls without a current context give 201                    the same
 //	the attributes of unknown memory are zeros, and success;    CUDA driver API, cuPointerGetAttributes
 //	  the singular call fails
+//	attributes 8 and 10 are written as int                      NVIDIA/DALI, request 3873; cudawrappers, request 250
+//	managed memory is a device's, and has no legacy handle      CUDA driver API, cuMemAllocManaged
 //	cuMemGetAddressRange of the VMM is one mapping              NCCL and UCX walk buffers so
 //	a copy from memory that is not pinned returns when it is    CUDA driver API, synchronization behavior
 //	  done, every other one at once
@@ -54,6 +56,8 @@
 //	  a wrap, and nobody wakes it: the front end polls
 //	while a stream is captured, threads that are not RELAXED    the same, cuThreadExchangeStreamCaptureMode; PyTorch's
 //	  allocate, free, pin and ask for events in vain: 900         watchdog of NCCL asks for events in RELAXED
+//	the legacy stream beside a capture of a stream that is      CUDA driver API, cuStreamIsCapturing
+//	  not NON_BLOCKING: 906
 //	freeing waits for the work of the process                   CUDA runtime API, cudaFree
 //	a kernel that touches memory that is not the device's, or   CUDA driver API, CUDA_ERROR_ILLEGAL_ADDRESS
 //	  not open to it: 700, which stays

@@ -56,6 +56,9 @@ func (l *Loaded) Leave() error { return l.Enter(-1) }
 // Stream makes a stream of the current context, EndStream ends one.
 func (l *Loaded) Stream() uintptr { return uintptr(l.Number("stream")) }
 
+// BlockingStream makes a stream behind which the default one works, and that behind it.
+func (l *Loaded) BlockingStream() uintptr { return uintptr(l.Number("blocking_stream")) }
+
 // EndStream ends a stream; its context is current.
 func (l *Loaded) EndStream(s uintptr) error { return l.Code("end_stream", uint64(s)) }
 
@@ -82,6 +85,12 @@ func (l *Loaded) Pinned(bytes int) uintptr { return uintptr(l.Number("pinned", u
 
 // Unpin gives pinned memory back.
 func (l *Loaded) Unpin(at uintptr) error { return l.Code("unpin", uint64(at)) }
+
+// Managed allocates memory of which the driver moves the pages, FreeManaged gives it back. A context is current.
+func (l *Loaded) Managed(bytes int) uintptr { return uintptr(l.Number("managed", uint64(bytes))) }
+
+// FreeManaged gives the memory of Managed back.
+func (l *Loaded) FreeManaged(at uintptr) error { return l.Code("free", uint64(at)) }
 
 // ChunkBytes is the size of each chunk of Chunks.
 const ChunkBytes = 2 << 20

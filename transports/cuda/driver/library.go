@@ -84,7 +84,7 @@ func words(r C.tc_result) string {
 	case C.TC_FORKED:
 		return call + ": the process was forked after it had loaded the driver, which cannot be used then"
 	case C.TC_CAPTURING:
-		return call + ": the stream is being captured into a graph, and nothing in it is carried out now"
+		return call + ": the stream, or one before it, is being captured into a graph: nothing in it is carried out now"
 	case C.TC_MANY:
 		return call + ": 1024 streams wait for transfers that have not been forgotten"
 	case C.TC_WHICH:

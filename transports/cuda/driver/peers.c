@@ -33,11 +33,3 @@ tc_result tc_join(int device, int other) {
 	pop(&before);
 	return r.code == TC_PEER_ACCESS_ALREADY_ENABLED ? ended(TC_OK, "") : r;
 }
-
-/* That of the VMM and of pools is open to the devices that its maker has listed, whatever contexts have enabled. */
-int tc_plain(uint64_t address) {
-	int which = TC_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-	unsigned char legacy = 0;
-	void *into = &legacy;
-	return !forked() && !cu.cuPointerGetAttributes(1, &which, &into, address) && legacy;
-}

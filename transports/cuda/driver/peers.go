@@ -46,7 +46,7 @@ func Plain(addr uintptr, size uint64) bool {
 	allocations.Lock()
 	defer allocations.Unlock()
 	_, own := allocations.all[base]
-	return own || C.tc_plain(C.uint64_t(addr)) != 0
+	return own || place.legacy != 0
 }
 
 // OrdinalOf returns the ordinal of a device in this process: CUDA_VISIBLE_DEVICES differs between processes. False: the

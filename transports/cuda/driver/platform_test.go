@@ -167,6 +167,28 @@ func locates(t *testing.T, random *rand.Rand, m owned, chunks uintptr) {
 	require.Len(t, names, int(parts), "one allocation a part")
 }
 
+// No other driver can hold pages that this one moves, and no other process maps them.
+func TestManagedMemoryIsSaidToBe(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		require.NoError(t, platform.Check())
+		require.NoError(t, onThread(t, gpu, 0, func() {
+			const size = 1 << 20
+			addr := gpu.Managed(size)
+			require.NotZero(t, addr)
+			spans, err := platform.Locate(addr+4096, size-4096)
+			require.NoError(t, err)
+			require.Len(t, spans, 1)
+			require.NotZero(t, spans[0].Allocation)
+			spans[0].Allocation = 0
+			require.Equal(t, device.Span{Addr: addr + 4096, Size: size - 4096, Managed: true}, spans[0])
+			require.False(t, driver.Plain(addr, size), "peers do not reach it by opening their contexts")
+			_, err = driver.Share(addr, size, 0)
+			require.Equal(t, errs.NotHere, errs.CodeOf(err), "%v", err)
+			require.NoError(t, gpu.FreeManaged(addr))
+		}))
+	})
+}
+
 // onThread carries f out with a device's context current, as in a thread of a framework.
 func onThread(t *testing.T, gpu *fake.Loaded, ordinal int, f func()) error {
 	runtime.LockOSThread()

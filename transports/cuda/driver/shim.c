@@ -171,13 +171,14 @@ tc_result tc_locate(uint64_t address, tc_place *place) {
 	if (forked())
 		return ended(TC_FORKED, "cuPointerGetAttributes");
 	tc_context context = NULL;
-	unsigned char managed = 0;
 	memset(place, 0, sizeof *place);
 	place->device = -1;
-	int which[] = {TC_POINTER_ATTRIBUTE_MEMORY_TYPE, TC_POINTER_ATTRIBUTE_DEVICE_ORDINAL, TC_POINTER_ATTRIBUTE_IS_MANAGED,
-		       TC_POINTER_ATTRIBUTE_CONTEXT, TC_POINTER_ATTRIBUTE_BUFFER_ID, TC_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-		       TC_POINTER_ATTRIBUTE_RANGE_SIZE};
-	void *into[] = {&place->type, &place->device, &managed, &context, &place->allocation, &place->base, &place->bytes};
+	int which[] = {TC_POINTER_ATTRIBUTE_MEMORY_TYPE,      TC_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+		       TC_POINTER_ATTRIBUTE_IS_MANAGED,       TC_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+		       TC_POINTER_ATTRIBUTE_CONTEXT,          TC_POINTER_ATTRIBUTE_BUFFER_ID,
+		       TC_POINTER_ATTRIBUTE_RANGE_START_ADDR, TC_POINTER_ATTRIBUTE_RANGE_SIZE};
+	void *into[] = {&place->type, &place->device,     &place->managed, &place->legacy,
+	                &context,     &place->allocation, &place->base,    &place->bytes};
 	tc_result r = CALL(cuPointerGetAttributes, sizeof which / sizeof *which, which, into, address);
 	if (r.code == TC_INVALID_VALUE) { /* none of the driver's */
 		place->type = 0;
@@ -185,7 +186,6 @@ tc_result tc_locate(uint64_t address, tc_place *place) {
 	}
 	if (r.code || place->type != TC_MEMORYTYPE_DEVICE)
 		return r;
-	place->managed = managed;
 	if (place->device < 0 || place->device >= DEVICES_MAX)
 		return ended(TC_INVALID_VALUE, "cuPointerGetAttributes");
 	thread_state before; /* memory of the VMM has no context of its own */

@@ -160,7 +160,8 @@ enum {
 	TC_NOT_READY = 600,
 	TC_PEER_ACCESS_ALREADY_ENABLED = 704,
 	TC_TOO_MANY_PEERS = 711,
-	TC_NOT_SUPPORTED = 801
+	TC_NOT_SUPPORTED = 801,
+	TC_STREAM_CAPTURE_IMPLICIT = 906
 };
 
 /* Of our own: no CUresult is negative. */
@@ -182,12 +183,15 @@ typedef struct {
 	int mode;
 } tc_visit;
 
-/* Where an address is. */
+/* Where an address is. The driver writes most of it, each attribute with the width of its own: a truth value is an int
+ * there, and a shorter one is written past its end (NVIDIA/DALI, request 3873). */
 typedef struct {
 	unsigned type; /* TC_MEMORYTYPE_, 0 unknown */
 	int device, managed;
+	int legacy; /* of cuMemAlloc, and so open to legacy handles and to peers */
 	uint64_t base, bytes, allocation; /* of pinned memory of the host: its registration */
 } tc_place;
+_Static_assert(sizeof((tc_place *)0)->managed == 4 && sizeof((tc_place *)0)->legacy == 4, "truth values of the driver");
 
 /* An allocation as another process opens it: by a legacy handle, or by a descriptor of the VMM if fd is not -1. */
 typedef struct {
@@ -261,7 +265,6 @@ const char *tc_channels(void); /* the folder of the IMEX channels */
 tc_result tc_probe_fabric(int device); /* makes a fabric handle and opens it; leaves nothing */
 tc_result tc_reach(int device, int other); /* TC_APART: no peer access to memory of the other one */
 tc_result tc_join(int device, int other); /* and its context is open to the device's copies from now on */
-int tc_plain(uint64_t address); /* memory of cuMemAlloc, to which tc_join opens the way */
 tc_result tc_open(int device, const void *handle, uint64_t *address);
 tc_result tc_close(int device, uint64_t address);
 tc_result tc_reserve(uint64_t bytes, uint64_t *address);

@@ -60,13 +60,16 @@ tc_result record(tc_context context, tc_stream stream, tc_event *event) {
 	return r;
 }
 
-/* Work in a stream that is being captured belongs to a graph. */
+/* Work in a stream that is being captured belongs to a graph. The legacy default stream would wait for one that is, if it
+ * is no NON_BLOCKING one, and the driver refuses that. */
 static tc_result not_capturing(tc_stream stream) {
 	int capturing = 0;
 	tc_result r = ended(TC_OK, "");
 	if (cu.cuStreamIsCapturing)
 		r = CALL(cuStreamIsCapturing, stream, &capturing);
-	return !r.code && capturing ? ended(TC_CAPTURING, "cuStreamIsCapturing") : r;
+	if (r.code == TC_STREAM_CAPTURE_IMPLICIT || (!r.code && capturing))
+		return ended(TC_CAPTURING, r.call);
+	return r;
 }
 
 static tc_result add(tc_context context, tc_stream stream, tc_gate *gate) {

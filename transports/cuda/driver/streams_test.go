@@ -53,6 +53,37 @@ func TestTheDefaultStreamOfADeviceThatIsNotCurrent(t *testing.T) {
 	})
 }
 
+// The legacy default stream waits for streams without NON_BLOCKING. While one of them is captured the driver refuses
+// it: the caller hears why, and other streams go on.
+func TestTheDefaultStreamBesideACapture(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		on(t, gpu, 0, func() {
+			captured, free := gpu.BlockingStream(), gpu.Stream()
+			require.NoError(t, gpu.Capture(captured, true))
+			for _, stream := range []uintptr{0, 1, 1<<2 | 1, captured} {
+				_, err := platform.Gate(stream)
+				require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%d: %v", stream, err)
+				require.ErrorContains(t, err, "captured into a graph")
+				_, err = platform.Hold(stream)
+				require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%d: %v", stream, err)
+			}
+			for _, stream := range []uintptr{2, free} {
+				g, err := platform.Gate(stream)
+				require.NoError(t, err)
+				await(t, g)
+				g.Close()
+			}
+			require.NoError(t, gpu.Capture(captured, false))
+			g, err := platform.Gate(0)
+			require.NoError(t, err)
+			await(t, g)
+			g.Close()
+			require.NoError(t, gpu.EndStream(captured))
+			require.NoError(t, gpu.EndStream(free))
+		})
+	})
+}
+
 // Gates that come and go use the same events again, those that never opened too.
 func TestGatesUseFewEvents(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {

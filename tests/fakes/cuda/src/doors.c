@@ -10,6 +10,7 @@ extern int cuCtxPushCurrent_v2(void *), cuCtxPopCurrent_v2(void **), cuCtxGetCur
 extern int cuThreadExchangeStreamCaptureMode(int *);
 extern int cuDevicePrimaryCtxRetain(void **, int), cuDevicePrimaryCtxRelease_v2(int);
 extern int cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
+extern int cuMemAllocManaged(uint64_t *, size_t, unsigned), cuMemFree_v2(uint64_t);
 extern int cuMemsetD8Async(uint64_t, unsigned char, size_t, void *);
 extern int cuStreamCreate(void **, unsigned), cuStreamDestroy_v2(void *);
 extern int cuStreamGetCtx(void *, void **);
@@ -61,6 +62,12 @@ API uint64_t fakecuda_stream(void) {
 	return cuStreamCreate(&s, 1) ? 0 : (uint64_t)s;
 }
 
+/* It works behind the default stream, and that behind it. */
+API uint64_t fakecuda_blocking_stream(void) {
+	void *s;
+	return cuStreamCreate(&s, 0) ? 0 : (uint64_t)s;
+}
+
 API int fakecuda_end_stream(uint64_t s) { return cuStreamDestroy_v2((void *)s); }
 
 /* Queues a piece of work: it sets bytes of a device. */
@@ -87,6 +94,13 @@ API uint64_t fakecuda_pinned(uint64_t bytes) {
 	void *p;
 	return cuMemHostAlloc(&p, bytes, 1) ? 0 : (uint64_t)p;
 }
+
+API uint64_t fakecuda_managed(uint64_t bytes) {
+	uint64_t at;
+	return cuMemAllocManaged(&at, bytes, 1) ? 0 : at;
+}
+
+API int fakecuda_free(uint64_t address) { return cuMemFree_v2(address); }
 
 API int fakecuda_unpin(uint64_t address) { return cuMemFreeHost((void *)address); }
 

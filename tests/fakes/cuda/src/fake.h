@@ -26,7 +26,7 @@ enum {
 	INVALID_CONTEXT = 201, ALREADY_MAPPED = 208, PEER_UNSUPPORTED = 217, INVALID_PTX = 218, INVALID_HANDLE = 400,
 	NOT_FOUND = 500, NOT_READY = 600,
 	ILLEGAL_ADDRESS = 700, PEER_ALREADY_ENABLED = 704, HOST_ALREADY_REGISTERED = 712, HOST_NOT_REGISTERED = 713,
-	NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900
+	NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_IMPLICIT = 906
 };
 
 enum { FLAG_POSIX_FD = 1, FLAG_FABRIC = 8 };
@@ -54,6 +54,7 @@ struct range {
 	uint64_t start, size;
 	enum kind kind;
 	int device, opened, ours; /* ours: PINNED memory that cuMemHostAlloc made */
+	int managed;              /* DEVICE memory of cuMemAllocManaged */
 	unsigned access;          /* MAPPED: bit by device */
 	struct physical *physical;
 	uint64_t offset;

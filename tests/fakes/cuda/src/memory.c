@@ -212,9 +212,9 @@ int fake_segments(uint64_t to, uint64_t from, uint64_t bytes, int device, struct
 	return OK;
 }
 
-API int cuMemAlloc_v2(uint64_t *address, size_t size) {
+static int allocate(const char *function, uint64_t *address, size_t size, int managed) {
 	struct context *current;
-	int result = fake_enter_current("cuMemAlloc_v2", &current);
+	int result = fake_enter_current(function, &current);
 	if (result)
 		return result;
 	if (!size)
@@ -228,9 +228,17 @@ API int cuMemAlloc_v2(uint64_t *address, size_t size) {
 		fake_drop(p);
 		return fake_leave(OUT_OF_MEMORY);
 	}
-	fake_add(*address, size, DEVICE, current->device)->physical = p;
+	struct range *r = fake_add(*address, size, DEVICE, current->device);
+	r->physical = p, r->managed = managed;
 	fake_stats.allocations++;
 	return fake_leave(OK);
+}
+
+API int cuMemAlloc_v2(uint64_t *address, size_t size) { return allocate("cuMemAlloc_v2", address, size, 0); }
+
+/* Its pages stay on the device here, where no processor touches them. CU_MEM_ATTACH_GLOBAL is 1, HOST 2. */
+API int cuMemAllocManaged(uint64_t *address, size_t size, unsigned flags) {
+	return flags == 1 || flags == 2 ? allocate("cuMemAllocManaged", address, size, 1) : INVALID_VALUE;
 }
 
 /* Freeing waits for the work of the process, as the vendor's cudaFree does. */
@@ -290,13 +298,13 @@ static void attribute(struct range *r, int which, void *into) {
 		*(uint64_t *)into = device ? r->physical->id : 0;
 		break;
 	case 8: /* managed */
-		*(unsigned char *)into = 0;
+		*(int *)into = device && r->managed; /* truth values are int */
 		break;
 	case 9: /* device */
 		*(int *)into = !known ? -2 : r->device;
 		break;
 	case 10: /* legacy IPC */
-		*(unsigned char *)into = device && !vmm && r->kind == DEVICE;
+		*(int *)into = device && !vmm && r->kind == DEVICE && !r->managed;
 		break;
 	case 11: /* the start of its range, 12: its size */
 		*(uint64_t *)into = known ? r->start : 0;

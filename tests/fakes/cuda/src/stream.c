@@ -244,11 +244,21 @@ API int cuStreamDestroy_v2(struct stream *handle) {
 	return OK;
 }
 
+/* Whether the legacy stream of a context stands behind a stream that is being captured. */
+static int behind_capture(void *handle, struct context *current) {
+	for (struct stream *s = fake_streams; s && (uintptr_t)handle < 2; s = s->next)
+		if (s->context == current && s->blocking && s->capturing)
+			return 1;
+	return 0;
+}
+
 /* Takes the lock for a call about a stream. */
 int fake_enter_stream(const char *function, void *handle, struct context **current, struct stream **s) {
 	int result = fake_enter_current(function, current);
 	if (result)
 		return result;
+	if (behind_capture(handle, *current))
+		return fake_leave(CAPTURE_IMPLICIT);
 	if (!(*s = fake_stream_of(handle, *current)) || (*s)->ending)
 		return fake_leave(INVALID_HANDLE);
 	return (*s)->context->poisoned ? fake_leave((*s)->context->poisoned) : OK;
