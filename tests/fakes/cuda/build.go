@@ -15,6 +15,7 @@ import (
 //	IMEX      0: the process has no IMEX channel; else its number
 //	FABRIC    1: attribute 128, and fabric handles; 0: the device gives none
 //	RDMA_VMM  0: attribute 110
+//	CAN_FLUSH 0: attribute 98, and waits for a word that flush
 //	BYTES     4 GiB of each device
 //	APART     "0-1,0-2": pairs without a link, "all"
 //	HOSTPTR   1: attribute 91; 0: copies do not find registered memory by its address of the host

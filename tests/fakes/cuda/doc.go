@@ -50,10 +50,18 @@
 //	a device without them: attribute 128 is 0, and 801          CUDA driver API, CUDA_ERROR_NOT_SUPPORTED
 //	a handle of memory that is gone everywhere opens nothing,   the same, cuMemRelease
 //	  and its pages stay as long as a process maps them
+//	cuMemMap has an offset of 0 alone, and cuMemAddressReserve  the same, both
+//	  an alignment that is a power of two
+//	cuMemHostRegister of pages that are not there, or that the  the same: "CU_MEMHOSTREGISTER_READ_ONLY [..] is required
+//	  program cannot write (without READ_ONLY): 1                 in order to register memory mapped to the CPU as
+//	                                                              read-only"
 //	copies of one address space may cross mappings              unified addresses
 //	a stream without NON_BLOCKING works behind the default one  CUDA driver API, stream synchronization behavior
 //	cuStreamWaitValue32 waits for pinned memory, compares with  CUDA driver API, stream memory operations
 //	  a wrap, and nobody wakes it: the front end polls
+//	its flag FLUSH needs attribute 98                           the same
+//	cudaDeviceReset: the context has its handle still, and      lupinemachines/lupine, issue 844; CUDA driver API,
+//	  each call there gives 709 until it is retained again        cuDevicePrimaryCtxReset
 //	while a stream is captured, threads that are not RELAXED    the same, cuThreadExchangeStreamCaptureMode; PyTorch's
 //	  allocate, free, pin and ask for events in vain: 900         watchdog of NCCL asks for events in RELAXED
 //	the legacy stream beside a capture of a stream that is      CUDA driver API, cuStreamIsCapturing

@@ -35,7 +35,10 @@ func Load() (*Loaded, error) {
 // Forgive ends sticky errors, as no driver does: a test can give its memory back.
 func (l *Loaded) Forgive() { l.Number("forgive") }
 
-// Flushes returns the number of calls that made bytes of NICs visible to a device.
+// Reset ends the context of a device, as cudaDeviceReset does.
+func (l *Loaded) Reset(device int) error { return l.Code("reset", uint64(device)) }
+
+// Flushes returns the number of calls that made bytes of NICs visible to a device, with waits for a word that do so.
 func (l *Loaded) Flushes(device int) int { return int(l.Number("flushes", uint64(device))) }
 
 // Stats returns the counters.

@@ -22,6 +22,10 @@
 // the process ends. The first of them is kept as the device's end, and calls about that device fail by it. Other
 // devices and the host go on.
 //
+// cudaDeviceReset ends all of a device's context, ours with it: the device is lost as soon as a call hears of it. No
+// program may call it beside a library that uses the device, and ours cannot find out in time when one does so and goes
+// on: record 0198.
+//
 // # Kept for the process
 //
 // The driver opens /dev/nvidia* and starts threads of its own, and has no way back (rule f of package transport). A

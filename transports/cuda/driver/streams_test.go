@@ -169,6 +169,25 @@ func TestALatchHoldsItsStreamUntilItsRelease(t *testing.T) {
 	})
 }
 
+// A wait for a latch makes the bytes of NICs visible behind it where the device can. Others refuse such a wait.
+func TestALatchFlushesTheBytesOfNICsWhereTheDeviceCan(t *testing.T) {
+	for can, flushes := range map[string]int{"0": 0, "1": 1} {
+		t.Run(can, func(t *testing.T) {
+			fake.Run(t, fake.Driver{}, fake.Settings{"CAN_FLUSH": can}, func(t *testing.T, gpu *fake.Loaded) {
+				on(t, gpu, 0, func() {
+					stream := gpu.Stream()
+					latch, err := platform.Hold(stream)
+					require.NoError(t, err)
+					require.Equal(t, flushes, gpu.Flushes(0))
+					latch.Release(1)
+					latch.Close()
+					require.NoError(t, gpu.EndStream(stream))
+				})
+			})
+		})
+	}
+}
+
 // TestADriverWithoutMemoryOperationsSaysSo runs an old driver; gates work there all the same.
 func TestADriverWithoutMemoryOperationsSaysSo(t *testing.T) {
 	old := fake.Driver{Version: 11040, Absent: []string{"cuStreamWaitValue32_v2"}}

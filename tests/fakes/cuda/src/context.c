@@ -161,6 +161,7 @@ static const struct { int code; const char *name, *text; } words[] = {
 	{PEER_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
 	{INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
 	{ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+	{CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
 	{NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
 	{NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
 	{CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
@@ -250,6 +251,9 @@ API int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case 124:
 		*value = (int)fake_setting("DMABUF", 1);
 		break;
+	case 98: /* a wait for a word flushes the bytes of other devices */
+		*value = (int)fake_setting("CAN_FLUSH", 0);
+		break;
 	case 91: /* registered memory of the host has one address */
 		*value = (int)fake_setting("HOSTPTR", 1);
 		break;
@@ -288,6 +292,8 @@ API int cuDevicePrimaryCtxRetain(struct context **context, int device) {
 	int result = enter_device("cuDevicePrimaryCtxRetain", device);
 	if (result)
 		return result;
+	if (fake_contexts[device].poisoned == CONTEXT_IS_DESTROYED)
+		fake_contexts[device].poisoned = OK;
 	fake_contexts[device].retained++;
 	fake_stats.retained++;
 	*context = &fake_contexts[device];
@@ -310,7 +316,18 @@ API int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
 	if (result)
 		return result;
 	*flags = 0;
-	*active = fake_contexts[device].retained > 0;
+	*active = fake_contexts[device].retained > 0 && fake_contexts[device].poisoned != CONTEXT_IS_DESTROYED;
+	return fake_leave(OK);
+}
+
+/* What cudaDeviceReset does. The context keeps its handle and who retains it, and is gone until somebody retains it
+ * again. What was made in it is gone for good, which this one does not emulate. */
+API int cuDevicePrimaryCtxReset_v2(int device) {
+	int result = enter_device("cuDevicePrimaryCtxReset_v2", device);
+	if (result)
+		return result;
+	fake_drain();
+	fake_contexts[device].poisoned = CONTEXT_IS_DESTROYED;
 	return fake_leave(OK);
 }
 

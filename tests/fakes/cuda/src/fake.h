@@ -25,7 +25,8 @@ enum {
 	OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201, ALREADY_MAPPED = 208, PEER_UNSUPPORTED = 217, INVALID_PTX = 218, INVALID_HANDLE = 400,
 	NOT_FOUND = 500, NOT_READY = 600,
-	ILLEGAL_ADDRESS = 700, PEER_ALREADY_ENABLED = 704, HOST_ALREADY_REGISTERED = 712, HOST_NOT_REGISTERED = 713,
+	ILLEGAL_ADDRESS = 700, PEER_ALREADY_ENABLED = 704, CONTEXT_IS_DESTROYED = 709,
+	HOST_ALREADY_REGISTERED = 712, HOST_NOT_REGISTERED = 713,
 	NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_IMPLICIT = 906
 };
 
@@ -57,7 +58,6 @@ struct range {
 	int managed;              /* DEVICE memory of cuMemAllocManaged */
 	unsigned access;          /* MAPPED: bit by device */
 	struct physical *physical;
-	uint64_t offset;
 	struct context *context;
 	uint64_t origin; /* IMPORTED: its address in its owner */
 	char *pages; /* PINNED: those of its registration, in a mapping of ours; NULL where they are found by the address */
@@ -120,6 +120,7 @@ extern struct stream *fake_streams;
 extern struct stats fake_stats;
 extern struct context fake_contexts[DEVICES_MAX];
 extern int fake_devices;
+extern long fake_flushes[DEVICES_MAX]; /* of the bytes of other devices */
 extern int fake_captures; /* streams that are being captured */
 
 /* context.c */

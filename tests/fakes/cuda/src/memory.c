@@ -3,6 +3,7 @@
 #include "fake.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -179,7 +180,7 @@ static int resolve(uint64_t address, int device, uint64_t *bytes, char **at, str
 	uint64_t left = r->start + r->size - address;
 	if (*bytes > left)
 		*bytes = left;
-	*at = r->physical->shadow + r->offset + (address - r->start);
+	*at = r->physical->shadow + (address - r->start);
 	*holds = r->physical;
 	return OK;
 }
@@ -342,12 +343,27 @@ API int cuPointerGetAttribute(void *into, int which, uint64_t address) { /* fail
 	return fake_leave(OK);
 }
 
+/* Whether all of a range is mapped, and can be written where it must. */
+static int mapped(uint64_t address, size_t size, int writable) {
+	FILE *maps = fopen("/proc/self/maps", "re");
+	uint64_t start, end, at = address;
+	char line[512], may[5];
+	while (maps && at < address + size && fgets(line, sizeof line, maps))
+		if (sscanf(line, "%lx-%lx %4s", &start, &end, may) == 3 && start <= at && at < end && may[0] == 'r' &&
+		    (may[1] == 'w' || !writable))
+			at = end;
+	if (maps)
+		fclose(maps);
+	return at >= address + size;
+}
+
 API int cuMemHostRegister_v2(void *address, size_t size, unsigned flags) {
 	struct context *current;
 	int result = fake_enter_current("cuMemHostRegister_v2", &current);
-	(void)flags;
 	if (result)
 		return result;
+	if (!size || flags > 15 || !mapped((uint64_t)address, size, !(flags & 8))) /* READ_ONLY is 8 */
+		return fake_leave(INVALID_VALUE);
 	for (struct range *r = fake_ranges; r; r = r->next)
 		if ((uint64_t)address < r->start + r->size && r->start < (uint64_t)address + size)
 			return fake_leave(r->kind == PINNED ? HOST_ALREADY_REGISTERED : INVALID_VALUE);
@@ -376,9 +392,10 @@ API int cuMemHostUnregister(void *address) {
 API int cuMemHostAlloc(void **address, size_t size, unsigned flags) {
 	struct context *current;
 	int result = fake_enter_current("cuMemHostAlloc", &current);
-	(void)flags;
 	if (result)
 		return result;
+	if (!size || flags > 7)
+		return fake_leave(INVALID_VALUE);
 	void *at = mmap(NULL, rounded(size, PAGE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		return fake_leave(OUT_OF_MEMORY);

@@ -166,10 +166,10 @@ API int cuMemRelease(struct physical *handle) {
 
 API int cuMemAddressReserve(uint64_t *address, size_t size, size_t alignment, uint64_t hint, uint64_t flags) {
 	int result = fake_enter("cuMemAddressReserve");
-	(void)hint, (void)alignment;
+	(void)hint;
 	if (result)
 		return result;
-	if (flags || !size || size % GRANULARITY)
+	if (flags || alignment & (alignment - 1) || alignment > GRANULARITY || !size || size % GRANULARITY)
 		return fake_leave(INVALID_VALUE);
 	if (!(*address = fake_reserve(size)))
 		return fake_leave(OUT_OF_MEMORY);
@@ -208,14 +208,14 @@ API int cuMemMap(uint64_t address, size_t size, size_t offset, struct physical *
 	int result = fake_enter("cuMemMap");
 	if (result)
 		return result;
-	if (flags || !reserved(address, size) || !handle->handles || offset + size > handle->size || !size ||
-	    size % GRANULARITY || offset % GRANULARITY || address % GRANULARITY)
+	if (flags || !reserved(address, size) || !handle->handles || offset || size > handle->size || !size ||
+	    size % GRANULARITY || address % GRANULARITY)
 		return fake_leave(INVALID_VALUE);
 	for (struct range *r = fake_ranges; r; r = r->next)
 		if (r->kind == MAPPED && address < r->start + r->size && r->start < address + size)
 			return fake_leave(ALREADY_MAPPED);
 	struct range *r = fake_add(address, size, MAPPED, handle->trailer->device);
-	r->physical = handle, r->offset = offset;
+	r->physical = handle;
 	handle->references++;
 	fake_stats.mappings++;
 	return fake_leave(OK);
@@ -241,6 +241,11 @@ API int cuMemSetAccess(uint64_t address, size_t size, const struct access *list,
 	int result = fake_enter("cuMemSetAccess");
 	if (result)
 		return result;
+	for (size_t i = 0; i < count; i++) /* NONE, READ, READWRITE */
+		if (list[i].flags != 0 && list[i].flags != 1 && list[i].flags != 3)
+			return fake_leave(INVALID_VALUE);
+	if (!count || !size)
+		return fake_leave(INVALID_VALUE);
 	for (uint64_t at = address; at < address + size;) {
 		struct range *r = fake_find(at); /* owner: -1 came as a descriptor, so from this host */
 		if (!r || r->kind != MAPPED)
@@ -284,7 +289,7 @@ API int cuMemExportToShareableHandle(void *into, struct physical *handle, int ty
 	int result = fake_enter("cuMemExportToShareableHandle");
 	if (result)
 		return result;
-	if (flags || !(handle->trailer->types & type))
+	if (flags || (type != FLAG_POSIX_FD && type != FLAG_FABRIC) || !(handle->trailer->types & type))
 		return fake_leave(INVALID_VALUE);
 	if (type == FLAG_POSIX_FD) {
 		int fd = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0);
@@ -333,8 +338,8 @@ API int cuMemGetHandleForAddressRange(void *into, uint64_t address, size_t size,
 	if (result)
 		return result;
 	struct range *r = fake_find(address);
-	if (type != 1 || flags || address % PAGE || size % PAGE || !r || r->kind == PINNED || r->kind == RESERVED || r->managed ||
-	    address + size > r->start + (r->size + PAGE - 1) / PAGE * PAGE)
+	if (type != 1 || flags || address % PAGE || size % PAGE || !r || r->kind == PINNED || r->kind == RESERVED ||
+	    r->managed || address + size > r->start + (r->size + PAGE - 1) / PAGE * PAGE)
 		return fake_leave(INVALID_VALUE);
 	if (!fake_setting("DMABUF", 1))
 		return fake_leave(NOT_SUPPORTED);
@@ -344,7 +349,7 @@ API int cuMemGetHandleForAddressRange(void *into, uint64_t address, size_t size,
 	int fd = open(name, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return fake_leave(304);
-	lseek(fd, (off_t)(r->physical->at + r->offset + (address - r->start)), SEEK_SET);
+	lseek(fd, (off_t)(r->physical->at + (address - r->start)), SEEK_SET);
 	*(int *)into = fd;
 	return fake_leave(OK);
 }

@@ -360,8 +360,11 @@ API int cuStreamWaitValue32_v2(void *handle, uint64_t address, uint32_t value, u
 	if (result)
 		return result;
 	struct range *r = fake_find(address);
+	if (flags & 1u << 30 && !fake_setting("CAN_FLUSH", 0))
+		return fake_leave(NOT_SUPPORTED);
 	if (flags & ~(1u << 30) || address % 4 || !r || r->kind != PINNED)
 		return fake_leave(INVALID_VALUE);
+	fake_flushes[s->context->device] += flags != 0;
 	return fake_leave(fake_queue(s, &(struct work){.what = WAIT_VALUE, .word = (uint32_t *)address, .turn = value}));
 }
 

@@ -1,7 +1,7 @@
 /* For tests alone: a brake for the streams, and other doors that no real driver has. doors.c has those that both have. */
 #include "fake.h"
 
-static long flushes[DEVICES_MAX];
+long fake_flushes[DEVICES_MAX];
 
 /* Waits for the bytes of NICs, which the emulated ones of tests/fakes/verbs keep: it counts for the device. */
 API int cuFlushGPUDirectRDMAWrites(int target, int scope) {
@@ -13,11 +13,15 @@ API int cuFlushGPUDirectRDMAWrites(int target, int scope) {
 		return fake_leave(INVALID_VALUE);
 	if (!fake_setting("FLUSH", 1))
 		return fake_leave(NOT_SUPPORTED);
-	flushes[current->device]++;
+	fake_flushes[current->device]++;
 	return fake_leave(OK);
 }
 
-API uint64_t fakecuda_flushes(int device) { return (uint64_t)flushes[device]; }
+extern int cuDevicePrimaryCtxReset_v2(int);
+
+API int fakecuda_reset(int device) { return cuDevicePrimaryCtxReset_v2(device); }
+
+API uint64_t fakecuda_flushes(int device) { return (uint64_t)fake_flushes[device]; }
 
 /* Holds all work of all streams back, or lets it go on. */
 API void fakecuda_hold(int on) {
