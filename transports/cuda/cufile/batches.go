@@ -9,6 +9,7 @@ package cufile
 import "C"
 
 import (
+	"slices"
 	"time"
 	"unsafe"
 
@@ -93,45 +94,57 @@ func (at *batch) end(refused bool) {
 	at.handle = nil
 }
 
-// Collect returns runs that have ended. Where none has, it waits for the oldest one until the limit.
+// Collect returns runs that have ended. Where none has, it waits until the limit for the oldest one about which the
+// library answers, and for a moment where there is none.
 func (b *Batches) Collect(into []Ended, limit time.Duration) (n int) {
-	kept := b.flying[:0]
+	kept, oldest := b.flying[:0], -1
 	for _, tag := range b.flying {
-		if n == len(into) || !b.ended(tag, 0, 0, &into[n]) {
-			kept = append(kept, tag)
-			continue
+		if n < len(into) {
+			has, answered := b.ended(tag, 0, 0, &into[n])
+			if has {
+				n++
+				continue
+			}
+			if answered && oldest < 0 {
+				oldest = len(kept)
+			}
 		}
-		n++
+		kept = append(kept, tag)
 	}
 	b.flying = kept
-	if n == 0 && len(kept) > 0 && len(into) > 0 && b.ended(kept[0], 1, limit, &into[0]) {
-		b.flying = kept[:copy(kept, kept[1:])]
-		n = 1
+	switch {
+	case n > 0 || len(kept) == 0 || len(into) == 0:
+	case oldest < 0:
+		time.Sleep(again)
+	default:
+		if has, _ := b.ended(kept[oldest], 1, limit, &into[0]); has {
+			b.flying = slices.Delete(kept, oldest, oldest+1)
+			n = 1
+		}
 	}
 	return n
 }
 
 // ended asks a batch for the end of its run. The library copies bytes that were read to the device meanwhile: without
 // the device's context that fails, and the event is lost (seen with libcufile 1.14.1).
-func (b *Batches) ended(tag, least int, limit time.Duration, into *Ended) bool {
+// Without an answer the run stays under way: the device may be lost, and then nobody can say how far its runs are.
+func (b *Batches) ended(tag, least int, limit time.Duration, into *Ended) (has, answered bool) {
 	at := &b.batches[tag]
 	here, err := driver.Enter(at.ordinal)
-	if err != nil { // the device is lost, and nobody can say how far its runs are
-		time.Sleep(again)
-		return false
+	if err != nil {
+		return false, false
 	}
 	e := C.cf_status(at.handle, C.uint(least), 1, b.answer, C.int64_t(limit))
 	here.Leave()
-	if e.err != 0 { // the run stays under way, until the library answers again
-		time.Sleep(again)
-		return false
+	if e.err != 0 {
+		return false, false
 	}
 	event := (*C.cf_event)(unsafe.Add(unsafe.Pointer(b.answer), C.sizeof_cf_answer))
 	if b.answer.count == 0 || event.status&(waiting|pending) != 0 || int(uintptr(event.cookie)) != tag+1 {
-		return false
+		return false, true
 	}
 	*into = endOf(tag, int(event.status), int64(event.result))
-	return true
+	return true, true
 }
 
 // endOf reads an event.

@@ -234,6 +234,43 @@ func TestBatchesAreUsedAgain(t *testing.T) {
 	})
 }
 
+// The runs of a device that is lost stay, since nobody can ask for their ends, and hold up none of another device.
+func TestALostDeviceHoldsNoOtherUp(t *testing.T) {
+	library := fake.Settings{}.Environment(fake.Library(t))
+	cuda.RunWith(t, cuda.Driver{}, nil, library, func(t *testing.T, gpu *cuda.Loaded) {
+		io, err := fake.Load()
+		require.NoError(t, err)
+		const lost, rounds = 40, 40
+		r := open(t, gpu)
+		gone, err := driver.Platform{}.Allocate(0, size)
+		require.NoError(t, err)
+		require.NoError(t, cufile.Keep(0, gone, size))
+		b := cufile.NewBatches(lost + 1)
+		carry := func() time.Duration {
+			begin := time.Now()
+			for range rounds {
+				require.NoError(t, b.Post(r.run(false, 0, 4096), lost))
+				require.NoError(t, collect(t, b, 1)[lost].Err)
+			}
+			return time.Since(begin)
+		}
+		before := carry()
+		io.Hold(true)
+		for tag := range lost {
+			require.NoError(t, b.Post(&cufile.Run{File: r.handle, Ordinal: 0, Base: gone, Bytes: 4096}, tag))
+		}
+		gpu.Inject("copy", 1, 700, true)
+		require.Error(t, driver.Platform{}.Copy(gone, gone+2048, 1024))
+		io.Hold(false)
+		require.Less(t, carry(), before+rounds*lost*time.Millisecond/2, "half a pause for each lost one is too much")
+		require.Eventually(t, func() bool { return io.Stats().UnderWay == 0 }, limit, time.Millisecond)
+		require.Zero(t, b.Collect(make([]cufile.Ended, depth), time.Second), "no end of a lost one")
+		b.Close()
+		gpu.Forgive()
+		require.NoError(t, driver.Platform{}.Free(gone, size))
+	})
+}
+
 // An entry that is refused moves nothing. Its batch ends, and those beside it go on.
 func TestARefusedEntryEndsItsBatch(t *testing.T) {
 	fake.Run(t, nil, nil, nil, func(t *testing.T, io *fake.Loaded, gpu *cuda.Loaded) {

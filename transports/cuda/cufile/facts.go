@@ -51,7 +51,7 @@ type Ended struct {
 // runMost bounds a run, for a library that gives no bound.
 const runMost = 16 << 20
 
-// again is the pause after a failed question for the events of a batch.
+// again is the pause where the library answers no question for the events of batches.
 const again = time.Millisecond
 
 // Codes of CUfileOpError that have a sentence here. Their source is the cuFile API reference guide.
