@@ -19,14 +19,16 @@ func Run(t *testing.T, p device.Platform) {
 	list, err := p.Devices()
 	require.NoError(t, err)
 	require.NotEmpty(t, list, "Check says that there are devices")
-	for name, rule := range map[string]func(t *testing.T, p device.Platform){
-		"MemoryIsLocatedWholeAndInPart": testLocates, "MemoryOfTheHostIsNone": testHost,
-		"AllocatedMemoryIsZeroed": testZeroed, "CopiesReachTheirBytesOnly": testCopies,
-		"AnotherAllocationHasAnotherName": testNames, "OrdinalsThatAreNotThere": testOrdinals,
-		"ExportsHoldTheRange": testExports, "GatesOpenBehindTheirStream": testGates,
-	} {
+	for name, rule := range rules {
 		t.Run(name, func(t *testing.T) { rule(t, p) })
 	}
+}
+
+var rules = map[string]func(t *testing.T, p device.Platform){
+	"MemoryIsLocatedWholeAndInPart": testLocates, "MemoryOfTheHostIsNone": testHost,
+	"AllocatedMemoryIsZeroed": testZeroed, "CopiesReachTheirBytesOnly": testCopies,
+	"AnotherAllocationHasAnotherName": testNames, "OrdinalsThatAreNotThere": testOrdinals,
+	"ExportsHoldTheRange": testExports, "GatesOpenBehindTheirStream": testGates,
 }
 
 // taken is an allocation that the end of the test frees.
@@ -125,8 +127,10 @@ func testNames(t *testing.T, p device.Platform) {
 func testOrdinals(t *testing.T, p device.Platform) {
 	list, err := p.Devices()
 	require.NoError(t, err)
-	_, err = p.Allocate(len(list), 4096)
-	require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err), "%v", err)
+	for _, ordinal := range []int{len(list), -1} {
+		_, err = p.Allocate(ordinal, 4096)
+		require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err), "device %d: %v", ordinal, err)
+	}
 }
 
 func testExports(t *testing.T, p device.Platform) {
@@ -134,14 +138,37 @@ func testExports(t *testing.T, p device.Platform) {
 	if !is {
 		t.Skip("no other driver can import this memory")
 	}
-	addr := taken(t, p, 1<<16)
-	got, err := exporter.Export(addr+4096, 8192)
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, got.Fd, 0)
-	require.NoError(t, unix.Close(got.Fd))
-	_, at := ofHost(t, 4096)
-	_, err = exporter.Export(at, 4096)
+	const size = 1 << 16
+	addr := taken(t, p, size)
+	want, at := ofHost(t, size)
+	for i := range want {
+		want[i] = byte(i ^ i>>8)
+	}
+	require.NoError(t, p.Copy(addr, at, size))
+	for _, part := range [][2]uint64{{0, size}, {4096, 8192}, {100, 5000}} {
+		got, err := exporter.Export(addr+uintptr(part[0]), part[1])
+		require.NoError(t, err)
+		flags, err := unix.FcntlInt(uintptr(got.Fd), unix.F_GETFD, 0)
+		require.NoError(t, err)
+		require.NotZero(t, flags&unix.FD_CLOEXEC, "a program that is started has it, too")
+		// An emulated driver gives a file, which begins at its position. No processor reads a driver's own.
+		if begin, err := unix.Seek(got.Fd, 0, unix.SEEK_CUR); err == nil {
+			bytesOf := make([]byte, part[1])
+			n, err := unix.Pread(got.Fd, bytesOf, begin+int64(got.Offset))
+			require.NoError(t, err)
+			require.EqualValues(t, part[1], n)
+			require.True(t, bytes.Equal(want[part[0]:part[0]+part[1]], bytesOf), "other bytes")
+		}
+		require.NoError(t, unix.Close(got.Fd))
+	}
+	_, err := exporter.Export(at, 4096)
 	require.Error(t, err, "memory of the host")
+}
+
+// queues are those of the platform without hardware.
+type queues interface {
+	Enqueue(handle uintptr)
+	Finish(handle uintptr)
 }
 
 func testGates(t *testing.T, p device.Platform) {
@@ -154,7 +181,7 @@ func testGates(t *testing.T, p device.Platform) {
 	defer g.Close()
 	open, err := g.Open()
 	require.NoError(t, err)
-	if fake, is := p.(*Platform); is {
+	if fake, is := p.(queues); is {
 		require.True(t, open, "nothing was enqueued")
 		fake.Enqueue(7)
 		before, err := streams.Gate(7)
