@@ -9,6 +9,7 @@
 #include "tent_device.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@
 #endif
 
 enum { OF_DEVICE = 2, MANAGED = 3, FIND_OUT = 4 }; /* kinds of memory, and the copy that looks for them itself */
+enum { NON_BLOCKING = 1, DEVICES_MAX = 64 };
 
 typedef struct { int kind, device; char more[120]; } attributes; /* longer than those of any version */
 
@@ -40,7 +42,9 @@ static struct gpu {
 	int (*SetDevice)(int);
 	int (*Malloc)(void **, size_t);
 	int (*Free)(void *);
-	int (*Memcpy)(void *, const void *, size_t, int);
+	int (*StreamCreateWithFlags)(void **, unsigned);
+	int (*MemcpyAsync)(void *, const void *, size_t, int, void *);
+	int (*StreamSynchronize)(void *);
 	int (*DeviceGetPCIBusId)(char *, int, int);
 	int (*PointerGetAttributes)(attributes *, const void *);
 	int (*GetLastError)(void);
@@ -59,8 +63,9 @@ static void *create(void) {
 	void *library = dlopen(path && *path ? path : LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	int found = library != NULL;
 #define CALL(name) found = found && symbol(library, &gpu.name, PREFIX #name);
-	CALL(GetDeviceCount) CALL(GetDevice) CALL(SetDevice) CALL(Malloc) CALL(Free) CALL(Memcpy)
-	CALL(DeviceGetPCIBusId) CALL(PointerGetAttributes) CALL(GetLastError)
+	CALL(GetDeviceCount) CALL(GetDevice) CALL(SetDevice) CALL(Malloc) CALL(Free)
+	CALL(StreamCreateWithFlags) CALL(MemcpyAsync) CALL(StreamSynchronize) CALL(DeviceGetPCIBusId)
+	CALL(PointerGetAttributes) CALL(GetLastError)
 #undef CALL
 	found = found && (symbol(library, &gpu.range, RANGE) || symbol(RTLD_DEFAULT, &gpu.range, RANGE));
 	return found ? &gpu : NULL;
@@ -85,11 +90,16 @@ static int bus(void *plugin, int device, char *text, size_t n) {
 	return failed(gpu.DeviceGetPCIBusId(text, (int)n, device));
 }
 
-/* enter makes a device the thread's current one, and returns the one before it; -1 where it cannot. */
+/* enter makes a device the thread's current one, and returns the one before it; -1 where it cannot. leave goes back.
+ * SetDevice gives a device a context, which takes memory of it, so it is not called where it would change nothing. */
 static int enter(int device) {
 	int before = -1;
 	if (failed(gpu.GetDevice(&before))) return -1;
-	return failed(gpu.SetDevice(device)) ? -1 : before;
+	return before != device && failed(gpu.SetDevice(device)) ? -1 : before;
+}
+
+static void leave(int device, int before) {
+	if (before != device) failed(gpu.SetDevice(before));
 }
 
 static int allocate(void *plugin, void **address, size_t n, const char *location) {
@@ -99,7 +109,7 @@ static int allocate(void *plugin, void **address, size_t n, const char *location
 	int before = enter(device);
 	if (before < 0) return -1;
 	int r = failed(gpu.Malloc(address, n));
-	gpu.SetDevice(before);
+	leave(device, before);
 	return r;
 }
 
@@ -108,9 +118,38 @@ static int release(void *plugin, void *address, size_t n) {
 	return failed(gpu.Free(address));
 }
 
+/* device_of returns the device of an address, -1 for memory of the host. */
+static int device_of(const void *address) {
+	attributes a;
+	memset(&a, 0, sizeof a);
+	if (failed(gpu.PointerGetAttributes(&a, address)) || (a.kind != OF_DEVICE && a.kind != MANAGED)) return -1;
+	return a.device;
+}
+
+/* stream returns that of a device which is current, NULL on a failure. It is made at its first use, and stays. */
+static void *stream(int device) {
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	static void *streams[DEVICES_MAX];
+	pthread_mutex_lock(&mutex);
+	if (!streams[device] && failed(gpu.StreamCreateWithFlags(&streams[device], NON_BLOCKING))) streams[device] = NULL;
+	void *s = streams[device];
+	pthread_mutex_unlock(&mutex);
+	return s;
+}
+
+/* copy waits for a stream of its own. Memcpy would wait for streams of the program, and may return before the bytes
+ * are on a device. */
 static int copy(void *plugin, void *to, void *from, size_t n) {
+	int device = device_of(to);
 	(void)plugin;
-	return failed(gpu.Memcpy(to, from, n, FIND_OUT));
+	if (device < 0) device = device_of(from);
+	if (device < 0) return memcpy(to, from, n), 0;
+	int before = device < DEVICES_MAX ? enter(device) : -1;
+	if (before < 0) return -1;
+	void *s = stream(device);
+	int r = !s || failed(gpu.MemcpyAsync(to, from, n, FIND_OUT, s)) || failed(gpu.StreamSynchronize(s));
+	leave(device, before);
+	return r;
 }
 
 /* locate walks over the allocations of a range from its start; memory of the host ends it. */
@@ -119,15 +158,14 @@ static int locate(void *plugin, void *address, size_t n, location_t *parts, size
 	size_t found = 0;
 	(void)plugin;
 	for (; at < end; found++) {
-		attributes a;
 		uintptr_t base = 0;
 		size_t bytes = 0;
-		memset(&a, 0, sizeof a);
-		if (failed(gpu.PointerGetAttributes(&a, (void *)at)) || (a.kind != OF_DEVICE && a.kind != MANAGED)) break;
+		int device = device_of((void *)at);
+		if (device < 0) break;
 		if (found == room || failed(gpu.range(&base, &bytes, at)) || base + bytes <= at) return -1;
 		uintptr_t stop = base + bytes < end ? base + bytes : end;
 		parts[found].start = (void *)at, parts[found].length = stop - at;
-		snprintf(parts[found].location, sizeof parts->location, KIND ":%d", a.device);
+		snprintf(parts[found].location, sizeof parts->location, KIND ":%d", device);
 		at = stop;
 	}
 	return (int)found;

@@ -31,7 +31,9 @@ typedef struct {
 	int (*destroy_plugin)(void *plugin);
 	int (*alloc)(void *plugin, void **address, size_t bytes, const char *location);
 	int (*free)(void *plugin, void *address, size_t bytes);
-	int (*memcpy_sync)(void *plugin, void *to, void *from, size_t bytes); /* host and devices of the plug-in */
+	/* Between the host and devices of the plug-in. It waits for no stream of the program, and returns when the bytes are
+	 * there. */
+	int (*memcpy_sync)(void *plugin, void *to, void *from, size_t bytes);
 	/* Parts of a range that are of its devices: their number, 0 for none, below 0 when it cannot say. */
 	int (*query_location)(void *plugin, void *address, size_t bytes, location_t *parts, size_t room);
 	int (*get_device_count)(void *plugin);

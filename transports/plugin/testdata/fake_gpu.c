@@ -1,6 +1,8 @@
 /*
- * libamdhip64 without hardware; with -DTENT_CUDA libcudart. Its memory cannot be touched by the processor. The current
- * device is a thread's own, and an error stays until GetLastError, as with the real ones.
+ * libamdhip64 without hardware; with -DTENT_CUDA libcudart. Its memory cannot be touched by the processor, and is not
+ * zeroed. The current device is a thread's own, an error stays until GetLastError, and a copy in a stream is done when
+ * somebody has waited for the stream, as with the real ones. It has no Memcpy: that may return before bytes are on a
+ * device (CUDA runtime API, API synchronization behavior), and waits for streams of the program.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -30,7 +32,9 @@ int NAME(GetDevice)(int *device);
 int NAME(SetDevice)(int device);
 int NAME(Malloc)(void **address, size_t n);
 int NAME(Free)(void *address);
-int NAME(Memcpy)(void *to, const void *from, size_t n, int kind);
+int NAME(StreamCreateWithFlags)(void **stream, unsigned flags);
+int NAME(MemcpyAsync)(void *to, const void *from, size_t n, int kind, void *stream);
+int NAME(StreamSynchronize)(void *stream);
 int NAME(DeviceGetPCIBusId)(char *text, int n, int device);
 int NAME(PointerGetAttributes)(int *attributes, const void *address);
 int RANGE(uintptr_t *base, size_t *n, uintptr_t address);
@@ -49,7 +53,9 @@ int NAME(SetDevice)(int device) {
 int NAME(Malloc)(void **address, size_t n) {
 	char location[16];
 	snprintf(location, sizeof location, "tpu:%d", current);
-	return ended(allocate(&mutex, address, n, location) ? 2 : 0);
+	if (allocate(&mutex, address, n, location)) return ended(2);
+	memset(of((char *)*address)->bytes, 0xc3, n);
+	return 0;
 }
 int NAME(Free)(void *address) {
 	pthread_mutex_lock(&mutex);
@@ -58,8 +64,48 @@ int NAME(Free)(void *address) {
 	pthread_mutex_unlock(&mutex);
 	return ended(release(&mutex, address, n) ? 1 : 0);
 }
-int NAME(Memcpy)(void *to, const void *from, size_t n, int kind) {
-	return ended(kind != 4 || copy(&mutex, to, (void *)from, n) ? 1 : 0);
+
+/* A stream, and the copies in it that nobody has waited for. */
+typedef struct queued {
+	struct queued *next;
+	void *to, *from;
+	size_t n;
+} queued;
+typedef struct {
+	pthread_mutex_t mutex;
+	queued *first, **last;
+} stream;
+
+int NAME(StreamCreateWithFlags)(void **into, unsigned flags) {
+	if (flags != 1) return ended(1);
+	stream *s = (stream *)calloc(1, sizeof *s);
+	pthread_mutex_init(&s->mutex, NULL);
+	s->last = &s->first;
+	return *into = s, 0;
+}
+int NAME(MemcpyAsync)(void *to, const void *from, size_t n, int kind, void *in) {
+	stream *s = (stream *)in;
+	queued *q = (queued *)calloc(1, sizeof *q);
+	if (!s || kind != 4) return free(q), ended(1); /* the default stream is the program's */
+	q->to = to, q->from = (void *)from, q->n = n;
+	pthread_mutex_lock(&s->mutex);
+	*s->last = q, s->last = &q->next;
+	pthread_mutex_unlock(&s->mutex);
+	return 0;
+}
+int NAME(StreamSynchronize)(void *in) {
+	stream *s = (stream *)in;
+	int bad = s == NULL;
+	if (bad) return ended(1);
+	pthread_mutex_lock(&s->mutex);
+	for (queued *q = s->first, *next; q; q = next) {
+		next = q->next;
+		bad |= copy(&mutex, q->to, q->from, q->n) != 0;
+		free(q);
+	}
+	s->first = NULL, s->last = &s->first;
+	pthread_mutex_unlock(&s->mutex);
+	return ended(bad);
 }
 int NAME(DeviceGetPCIBusId)(char *text, int n, int device) {
 	return ended(bus(&mutex, device, text, (size_t)n) ? 101 : 0);
