@@ -20,6 +20,7 @@
 //	  the singular call fails
 //	attributes 8 and 10 are written as int                      NVIDIA/DALI, request 3873; cudawrappers, request 250
 //	managed memory is a device's, and has no legacy handle      CUDA driver API, cuMemAllocManaged
+//	memory of cuMemAllocAsync has none, and no context          JuliaGPU/CUDA.jl, issue 1053; UCX, request 8623
 //	cuMemGetAddressRange of the VMM is one mapping              NCCL and UCX walk buffers so
 //	a copy from memory that is not pinned returns when it is    CUDA driver API, synchronization behavior
 //	  done, every other one at once
@@ -40,8 +41,9 @@
 //	  is still open: 208
 //	VMM: a descriptor is a real one, comes as a value to        CUDA driver API, cuMemImportFromShareableHandle
 //	  import, and stays its owner's
-//	a dma-buf begins with its range; as a file cannot, its      CUDA driver API, cuMemGetHandleForAddressRange
-//	  position says where
+//	a dma-buf is of memory of cuMemAlloc or of the VMM, and     CUDA driver API, cuMemGetHandleForAddressRange
+//	  begins with its range; as a file cannot, its position
+//	  says where
 //	bytes of NICs: 118 says which devices see them, 117 whether  the same, cuFlushGPUDirectRDMAWrites; it is counted
 //	  a call of the current context flushes them
 //	access is each device's, and is checked at a copy           the same, cuMemSetAccess

@@ -89,11 +89,14 @@ func (l *Loaded) Pinned(bytes int) uintptr { return uintptr(l.Number("pinned", u
 // Unpin gives pinned memory back.
 func (l *Loaded) Unpin(at uintptr) error { return l.Code("unpin", uint64(at)) }
 
-// Managed allocates memory of which the driver moves the pages, FreeManaged gives it back. A context is current.
+// Managed allocates memory of which the driver moves the pages, Free gives it back. A context is current.
 func (l *Loaded) Managed(bytes int) uintptr { return uintptr(l.Number("managed", uint64(bytes))) }
 
-// FreeManaged gives the memory of Managed back.
-func (l *Loaded) FreeManaged(at uintptr) error { return l.Code("free", uint64(at)) }
+// Pooled allocates memory of the device's pool, Free gives it back. A context is current.
+func (l *Loaded) Pooled(bytes int) uintptr { return uintptr(l.Number("pooled", uint64(bytes))) }
+
+// Free gives the memory of Managed or Pooled back.
+func (l *Loaded) Free(at uintptr) error { return l.Code("free", uint64(at)) }
 
 // ChunkBytes is the size of each chunk of Chunks.
 const ChunkBytes = 2 << 20

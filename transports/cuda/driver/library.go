@@ -97,6 +97,8 @@ func words(r C.tc_result) string {
 		return call + " says 0"
 	case C.TC_ELSEWHERE:
 		return call + ": devices reach registered memory by another address than the processor (attribute 91 is 0)"
+	case C.TC_OWN:
+		return call + ": no other process can map memory of cudaMallocAsync, of cudaMallocManaged or of a third process"
 	case C.TC_PRIVATE:
 		return call + ": its allocator asked for no handle by which other processes can map it"
 	}

@@ -167,24 +167,30 @@ func locates(t *testing.T, random *rand.Rand, m owned, chunks uintptr) {
 	require.Len(t, names, int(parts), "one allocation a part")
 }
 
-// No other driver can hold pages that this one moves, and no other process maps them.
+// No other driver can hold pages that this one moves, and no other process maps them. That of a pool it does not map
+// either, without a handle of the pool.
 func TestManagedMemoryIsSaidToBe(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
 		require.NoError(t, platform.Check())
 		require.NoError(t, onThread(t, gpu, 0, func() {
 			const size = 1 << 20
-			addr := gpu.Managed(size)
-			require.NotZero(t, addr)
-			spans, err := platform.Locate(addr+4096, size-4096)
-			require.NoError(t, err)
-			require.Len(t, spans, 1)
-			require.NotZero(t, spans[0].Allocation)
-			spans[0].Allocation = 0
-			require.Equal(t, device.Span{Addr: addr + 4096, Size: size - 4096, Managed: true}, spans[0])
-			require.False(t, driver.Plain(addr, size), "peers do not reach it by opening their contexts")
-			_, err = driver.Share(addr, size, 0)
-			require.Equal(t, errs.NotHere, errs.CodeOf(err), "%v", err)
-			require.NoError(t, gpu.FreeManaged(addr))
+			for addr, managed := range map[uintptr]bool{gpu.Managed(size): true, gpu.Pooled(size): false} {
+				require.NotZero(t, addr)
+				spans, err := platform.Locate(addr+4096, size-4096)
+				require.NoError(t, err)
+				require.Len(t, spans, 1)
+				require.NotZero(t, spans[0].Allocation)
+				spans[0].Allocation = 0
+				require.Equal(t, device.Span{Addr: addr + 4096, Size: size - 4096, Managed: managed}, spans[0])
+				require.False(t, driver.Plain(addr, size), "peers do not reach it by opening their contexts")
+				_, err = driver.Share(addr, size, 0)
+				require.Equal(t, errs.NotHere, errs.CodeOf(err), "%v", err)
+				require.ErrorContains(t, err, "cuda:0: cuIpcGetMemHandle: no other process can map memory")
+				require.ErrorContains(t, err, "cudaMallocAsync")
+				_, err = platform.Export(addr, 4096)
+				require.ErrorContains(t, err, "cuMemGetHandleForAddressRange", "no NIC reaches it either")
+				require.NoError(t, gpu.Free(addr))
+			}
 		}))
 	})
 }

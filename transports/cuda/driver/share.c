@@ -47,6 +47,8 @@ static tc_result share_any(uint64_t address, int fabric, tc_block *block) {
 	if (!legacy.code) /* memory of the VMM has none */
 		return legacy;
 	tc_result r = share_chunk(address, 0, block);
+	if (legacy.code == TC_INVALID_VALUE && r.code == TC_INVALID_VALUE)
+		return ended(TC_OWN, legacy.call);
 	return r.code == TC_INVALID_VALUE || r.code == TC_NOT_SUPPORTED ? legacy : r;
 }
 

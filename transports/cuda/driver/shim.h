@@ -166,7 +166,7 @@ enum {
 
 /* Of our own: no CUresult is negative. */
 enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3, TC_PRIVATE = -4, TC_MANY = -5, TC_WHICH = -6, TC_NO_FABRIC = -7,
-       TC_NO_HANDLE = -8, TC_APART = -9, TC_ELSEWHERE = -10 };
+       TC_NO_HANDLE = -8, TC_APART = -9, TC_ELSEWHERE = -10, TC_OWN = -11 };
 
 /* Ways of the bytes of a NIC to a device. */
 enum { TC_LATE, TC_FLUSHED, TC_SEEN };

@@ -11,6 +11,7 @@ extern int cuThreadExchangeStreamCaptureMode(int *);
 extern int cuDevicePrimaryCtxRetain(void **, int), cuDevicePrimaryCtxRelease_v2(int);
 extern int cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
 extern int cuMemAllocManaged(uint64_t *, size_t, unsigned), cuMemFree_v2(uint64_t);
+extern int cuMemAllocAsync(uint64_t *, size_t, void *), cuStreamSynchronize(void *);
 extern int cuMemsetD8Async(uint64_t, unsigned char, size_t, void *);
 extern int cuStreamCreate(void **, unsigned), cuStreamDestroy_v2(void *);
 extern int cuStreamGetCtx(void *, void **);
@@ -98,6 +99,11 @@ API uint64_t fakecuda_pinned(uint64_t bytes) {
 API uint64_t fakecuda_managed(uint64_t bytes) {
 	uint64_t at;
 	return cuMemAllocManaged(&at, bytes, 1) ? 0 : at;
+}
+
+API uint64_t fakecuda_pooled(uint64_t bytes) {
+	uint64_t at;
+	return cuMemAllocAsync(&at, bytes, NULL) || cuStreamSynchronize(NULL) ? 0 : at;
 }
 
 API int fakecuda_free(uint64_t address) { return cuMemFree_v2(address); }

@@ -55,7 +55,7 @@ struct range {
 	uint64_t start, size;
 	enum kind kind;
 	int device, opened, ours; /* ours: PINNED memory that cuMemHostAlloc made */
-	int managed;              /* DEVICE memory of cuMemAllocManaged */
+	int managed, pooled;      /* DEVICE memory of cuMemAllocManaged, of cuMemAllocAsync */
 	unsigned access;          /* MAPPED: bit by device */
 	struct physical *physical;
 	struct context *context;

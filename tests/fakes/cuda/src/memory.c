@@ -213,7 +213,9 @@ int fake_segments(uint64_t to, uint64_t from, uint64_t bytes, int device, struct
 	return OK;
 }
 
-static int allocate(const char *function, uint64_t *address, size_t size, int managed) {
+enum { PLAIN, OF_MANAGED, OF_POOL };
+
+static int allocate(const char *function, uint64_t *address, size_t size, int way) {
 	struct context *current;
 	int result = fake_enter_current(function, &current);
 	if (result)
@@ -230,16 +232,22 @@ static int allocate(const char *function, uint64_t *address, size_t size, int ma
 		return fake_leave(OUT_OF_MEMORY);
 	}
 	struct range *r = fake_add(*address, size, DEVICE, current->device);
-	r->physical = p, r->managed = managed;
+	r->physical = p, r->managed = way == OF_MANAGED, r->pooled = way == OF_POOL;
 	fake_stats.allocations++;
 	return fake_leave(OK);
 }
 
-API int cuMemAlloc_v2(uint64_t *address, size_t size) { return allocate("cuMemAlloc_v2", address, size, 0); }
+API int cuMemAlloc_v2(uint64_t *address, size_t size) { return allocate("cuMemAlloc_v2", address, size, PLAIN); }
 
 /* Its pages stay on the device here, where no processor touches them. CU_MEM_ATTACH_GLOBAL is 1, HOST 2. */
 API int cuMemAllocManaged(uint64_t *address, size_t size, unsigned flags) {
-	return flags == 1 || flags == 2 ? allocate("cuMemAllocManaged", address, size, 1) : INVALID_VALUE;
+	return flags == 1 || flags == 2 ? allocate("cuMemAllocManaged", address, size, OF_MANAGED) : INVALID_VALUE;
+}
+
+/* Of the device's default pool. The stream may be any: it is there at once here. */
+API int cuMemAllocAsync(uint64_t *address, size_t size, void *stream) {
+	(void)stream;
+	return allocate("cuMemAllocAsync", address, size, OF_POOL);
 }
 
 /* Freeing waits for the work of the process, as the vendor's cudaFree does. */
@@ -289,8 +297,8 @@ static void attribute(struct range *r, int which, void *into) {
 	int known = r && r->kind != RESERVED, device = known && r->kind != PINNED;
 	int vmm = device && r->physical->trailer->vmm;
 	switch (which) {
-	case 1: /* context; NULL for memory of the VMM */
-		*(void **)into = device && !vmm ? &fake_contexts[r->device] : NULL;
+	case 1: /* context; NULL for memory of the VMM and of pools */
+		*(void **)into = device && !vmm && !r->pooled ? &fake_contexts[r->device] : NULL;
 		break;
 	case 2: /* memory type */
 		*(unsigned *)into = !known ? 0 : device ? 2 : 1;
@@ -305,7 +313,7 @@ static void attribute(struct range *r, int which, void *into) {
 		*(int *)into = !known ? -2 : r->device;
 		break;
 	case 10: /* legacy IPC */
-		*(int *)into = device && !vmm && r->kind == DEVICE && !r->managed;
+		*(int *)into = device && !vmm && r->kind == DEVICE && !r->managed && !r->pooled;
 		break;
 	case 11: /* the start of its range, 12: its size */
 		*(uint64_t *)into = known ? r->start : 0;
@@ -317,7 +325,7 @@ static void attribute(struct range *r, int which, void *into) {
 		*(uint64_t *)into = vmm ? (uint64_t)r->physical->trailer->types : 0;
 		break;
 	case 17: /* pool */
-		*(void **)into = NULL;
+		*(void **)into = device && r->pooled ? &fake_contexts[r->device] : NULL; /* any number but 0 */
 		break;
 	}
 }

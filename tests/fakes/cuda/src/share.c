@@ -38,7 +38,7 @@ API int cuIpcGetMemHandle(struct handle *h, uint64_t address) {
 	if (result)
 		return result;
 	struct range *r = fake_find(address);
-	if (!r || r->kind != DEVICE || r->managed) /* memory of the VMM has none */
+	if (!r || r->kind != DEVICE || r->managed || r->pooled) /* memory of the VMM has none, too */
 		return fake_leave(INVALID_VALUE);
 	memset(h, 0, sizeof *h);
 	h->magic = LEGACY, h->nonce = r->physical->trailer->nonce, h->size = r->size;
@@ -339,7 +339,7 @@ API int cuMemGetHandleForAddressRange(void *into, uint64_t address, size_t size,
 		return result;
 	struct range *r = fake_find(address);
 	if (type != 1 || flags || address % PAGE || size % PAGE || !r || r->kind == PINNED || r->kind == RESERVED ||
-	    r->managed || address + size > r->start + (r->size + PAGE - 1) / PAGE * PAGE)
+	    r->managed || r->pooled || address + size > r->start + (r->size + PAGE - 1) / PAGE * PAGE)
 		return fake_leave(INVALID_VALUE);
 	if (!fake_setting("DMABUF", 1))
 		return fake_leave(NOT_SUPPORTED);
