@@ -12,7 +12,7 @@
 #define GPUS 4
 #define LINKS 12
 #define API __attribute__((visibility("default")))
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4 };
 
 typedef struct { /* nvmlPciInfo_t */
     char legacy[16];
@@ -31,18 +31,32 @@ API int nvmlInit_v2(void) {
 }
 
 API int nvmlShutdown(void) {
+    if (!open_count) {
+        return UNINITIALIZED;
+    }
     open_count--;
     return SUCCESS;
+}
+
+/* Why a call about a device is refused. */
+static int refused(const void *device) {
+    return !open_count ? UNINITIALIZED : !device || (uintptr_t)device > GPUS ? INVALID_ARGUMENT : SUCCESS;
 }
 
 API int fake_nvml_open(void) { return open_count; }
 
 API int nvmlDeviceGetCount_v2(unsigned *count) {
+    if (!open_count) {
+        return UNINITIALIZED;
+    }
     *count = GPUS;
     return SUCCESS;
 }
 
 API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    if (!open_count) {
+        return UNINITIALIZED;
+    }
     if (index >= GPUS) {
         return INVALID_ARGUMENT;
     }
@@ -55,12 +69,18 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
 }
 
 API int nvmlDeviceGetPciInfo_v3(void *device, pci_info *info) {
+    if (refused(device)) {
+        return refused(device);
+    }
     memset(info, 0, sizeof *info);
     snprintf(info->bus_id, sizeof info->bus_id, "0000FACE:%02X:00.0", (unsigned)(0x1a + ordinal(device)));
     return SUCCESS;
 }
 
 API int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *active) {
+    if (refused(device)) {
+        return refused(device);
+    }
     if (ordinal(device) > 1) {
         return NOT_SUPPORTED;
     }
@@ -72,11 +92,17 @@ API int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *active) {
 }
 
 API int nvmlDeviceGetP2PStatus(void *a, void *b, int index, int *status) {
+    if (refused(a) || refused(b)) {
+        return refused(a) ? refused(a) : refused(b);
+    }
     *status = index == 2 && ordinal(a) < 2 && ordinal(b) < 2 ? 0 : 5;
     return SUCCESS;
 }
 
 API int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, int *level) {
+    if (refused(a) || refused(b) || a == b) {
+        return refused(a) ? refused(a) : refused(b) ? refused(b) : INVALID_ARGUMENT;
+    }
     uintptr_t last = ordinal(a) > ordinal(b) ? ordinal(a) : ordinal(b);
     *level = last == 3 ? 50 : last == 2 ? 20 : 10;
     return SUCCESS;
@@ -100,6 +126,9 @@ static int setting(const char *name, int otherwise) {
 }
 
 API int nvmlDeviceGetGpuFabricInfoV(void *device, fabric_info *info) {
+    if (refused(device)) {
+        return refused(device);
+    }
     if (ordinal(device) > 1) {
         return NOT_SUPPORTED;
     }
