@@ -58,6 +58,9 @@
 //	  program cannot write (without READ_ONLY): 1                 in order to register memory mapped to the CPU as
 //	                                                              read-only"
 //	copies of one address space may cross mappings              unified addresses
+//	a green context is current in one thread at a time; a       cuda.h of CUDA 13, CUgreenCtx, cuStreamGetCtx_v2,
+//	  stream of it is of it, and by cuStreamGetCtx_v2 (12.5)      cuGreenCtxRecordEvent
+//	  of the primary one, of which its events are
 //	a stream without NON_BLOCKING works behind the default one  CUDA driver API, stream synchronization behavior
 //	cuStreamWaitValue32 waits for pinned memory, compares with  CUDA driver API, stream memory operations
 //	  a wrap, and nobody wakes it: the front end polls

@@ -35,6 +35,12 @@ func Load() (*Loaded, error) {
 // Forgive ends sticky errors, as no driver does: a test can give its memory back.
 func (l *Loaded) Forgive() { l.Number("forgive") }
 
+// Green makes a green context of a device current on this thread, where its primary one is current. Ungreen ends that.
+func (l *Loaded) Green(device int) error { return l.Code("green", uint64(device)) }
+
+// Ungreen takes a green context from this thread.
+func (l *Loaded) Ungreen() error { return l.Code("ungreen") }
+
 // Reset ends the context of a device, as cudaDeviceReset does.
 func (l *Loaded) Reset(device int) error { return l.Code("reset", uint64(device)) }
 

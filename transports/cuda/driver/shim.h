@@ -115,6 +115,7 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	OPTIONAL(cuDeviceGetUuid, (unsigned char *uuid, int device))                                         \
 	OPTIONAL(cuThreadExchangeStreamCaptureMode, (int *mode))                                             \
 	OPTIONAL(cuStreamIsCapturing, (tc_stream stream, int *status))                                       \
+	OPTIONAL(cuStreamGetCtx_v2, (tc_stream stream, tc_context *context, void **green))                   \
 	OPTIONAL(cuStreamWaitValue32_v2, (tc_stream stream, uint64_t address, uint32_t value, unsigned flags)) \
 	OPTIONAL(cuMemHostGetDevicePointer_v2, (uint64_t * address, void *host, unsigned flags))             \
 	OPTIONAL(cuDeviceGetAttribute, (int *value, int which, int device))                                  \

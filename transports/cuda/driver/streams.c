@@ -72,7 +72,8 @@ static tc_result not_capturing(tc_stream stream) {
 	return r;
 }
 
-static tc_result add(tc_context context, tc_stream stream, tc_gate *gate) {
+/* Adds an event behind the work in a stream. It is of a context of its own: home. */
+static tc_result add(tc_context context, tc_context home, tc_stream stream, tc_gate *gate) {
 	thread_state before;
 	tc_result r = push(context, &before);
 	if (r.code)
@@ -80,24 +81,36 @@ static tc_result add(tc_context context, tc_stream stream, tc_gate *gate) {
 	tc_event event = NULL;
 	r = not_capturing(stream);
 	if (!r.code)
-		r = record(context, stream, &event);
+		r = record(home, stream, &event);
 	pop(&before);
 	if (!r.code) {
-		gate->of[gate->count].context = context;
+		gate->of[gate->count].context = home;
 		gate->of[gate->count++].event = event;
 	}
 	return r;
 }
 
-/* The context of a stream. Default streams (0, 1 and 2) belong to a device, -1 for that of the thread; NULL where the
- * thread has none. */
-static tc_result owner(uint64_t stream, int device, tc_context *context) {
-	*context = NULL;
-	if (stream > 2)
-		return CALL(cuStreamGetCtx, (tc_stream)stream, context);
-	if (device >= 0)
-		return context_of(device, context);
-	return CALL(cuCtxGetCurrent, context);
+/* The context of a stream, and that of its events. Default streams (0, 1 and 2) belong to a device, -1 for that of the
+ * thread; NULL where the thread has none.
+ *
+ * The program may have made a stream in a green context, which is for one thread at a time. So ours use the primary one
+ * of its device, which has its events, too; but for a default stream, of which the thread's own context decides. */
+static tc_result owner(uint64_t stream, int device, tc_context *context, tc_context *home) {
+	tc_result r = ended(TC_OK, "");
+	*context = *home = NULL;
+	if (stream > 2 && !cu.cuStreamGetCtx_v2) /* CUDA 12.5 has it */
+		r = CALL(cuStreamGetCtx, (tc_stream)stream, context);
+	else if (stream <= 2 && device >= 0)
+		r = context_of(device, context);
+	else if (stream <= 2)
+		r = CALL(cuCtxGetCurrent, context);
+	*home = *context;
+	void *green;
+	if (!r.code && cu.cuStreamGetCtx_v2 && (stream > 2 || (device < 0 && *context)))
+		r = CALL(cuStreamGetCtx_v2, (tc_stream)stream, home, &green);
+	if (!*context)
+		*context = *home;
+	return r;
 }
 
 /* The default streams of all devices that are in use. */
@@ -112,7 +125,7 @@ static tc_result add_all(uint64_t stream, tc_gate *gate) {
 		if (!r.code)
 			r = CALL(cuDevicePrimaryCtxGetState, handle, &flags, &active);
 		if (!r.code && active && !(r = context_of(i, &context)).code)
-			r = add(context, (tc_stream)stream, gate);
+			r = add(context, context, (tc_stream)stream, gate);
 	}
 	return r;
 }
@@ -120,14 +133,14 @@ static tc_result add_all(uint64_t stream, tc_gate *gate) {
 tc_result tc_record(uint64_t stream, int device, tc_gate **gate) {
 	if (forked())
 		return ended(TC_FORKED, "cuEventRecord");
-	tc_context context;
-	tc_result r = owner(stream, device, &context);
+	tc_context context, home;
+	tc_result r = owner(stream, device, &context, &home);
 	if (r.code)
 		return r;
 	tc_gate *g = calloc(1, sizeof *g + (context ? 1 : DEVICES_MAX) * sizeof *g->of);
 	if (!g)
 		return ended(TC_NO_MEMORY, "calloc");
-	r = context ? add(context, (tc_stream)stream, g) : add_all(stream, g);
+	r = context ? add(context, home, (tc_stream)stream, g) : add_all(stream, g);
 	if (r.code) {
 		tc_forget(g);
 		return r;
@@ -256,12 +269,13 @@ tc_result tc_hold(uint64_t stream, int device, tc_latch *latch) {
 	if (!cu.cuStreamWaitValue32_v2 || !cu.cuMemHostGetDevicePointer_v2) /* CUDA 11.7 has them */
 		return ended(TC_NOT_SUPPORTED, "cuStreamWaitValue32_v2");
 	thread_state before;
+	tc_context context;
 	int at;
-	tc_result r = owner(stream, device, &latch->context);
-	if (!r.code && !latch->context)
+	tc_result r = owner(stream, device, &context, &latch->context);
+	if (!r.code && !context)
 		r = ended(TC_WHICH, "cuCtxGetCurrent");
 	if (!r.code)
-		r = push(latch->context, &before);
+		r = push(context, &before);
 	if (r.code)
 		return r;
 	pthread_mutex_lock(&holding);

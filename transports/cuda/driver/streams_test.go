@@ -53,6 +53,56 @@ func TestTheDefaultStreamOfADeviceThatIsNotCurrent(t *testing.T) {
 	})
 }
 
+// A green context is for one thread at a time, and stays the program's. Other threads look after transfers that wait
+// for a stream of it.
+func TestStreamsOfGreenContexts(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		addr, err := platform.Allocate(0, 4096)
+		require.NoError(t, err)
+		on(t, gpu, 0, func() {
+			require.NoError(t, gpu.Green(0))
+			stream := gpu.Stream()
+			require.NoError(t, gpu.Work(addr, 7, 4096, stream))
+			elsewhere := func(do func() error) {
+				done := make(chan error)
+				go func() { done <- do() }()
+				require.NoError(t, <-done)
+			}
+			opens := func(gate device.Gate) (err error) {
+				defer gate.Close()
+				for open := false; !open && err == nil; {
+					open, err = gate.Open()
+				}
+				return err
+			}
+			elsewhere(func() error {
+				gate, err := platform.Gate(stream)
+				if err != nil {
+					return err
+				}
+				return opens(gate)
+			})
+			gate, err := platform.Gate(1)
+			require.NoError(t, err)
+			elsewhere(func() error { return opens(gate) })
+			for range 2 { // the second one finds the word of the first
+				for _, s := range []uintptr{stream, 1} {
+					latch, err := platform.Hold(s)
+					require.NoError(t, err)
+					elsewhere(func() error {
+						latch.Release(1)
+						latch.Close()
+						return nil
+					})
+				}
+			}
+			require.NoError(t, gpu.EndStream(stream))
+			require.NoError(t, gpu.Ungreen())
+		})
+		require.NoError(t, platform.Free(addr, 4096))
+	})
+}
+
 // The legacy default stream waits for streams without NON_BLOCKING. While one of them is captured the driver refuses
 // it: the caller hears why, and other streams go on.
 func TestTheDefaultStreamBesideACapture(t *testing.T) {

@@ -9,7 +9,8 @@
 
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 struct stats fake_stats;
-struct context fake_contexts[DEVICES_MAX];
+struct context fake_contexts[DEVICES_MAX], fake_greens[DEVICES_MAX];
+static pthread_t green_threads[DEVICES_MAX]; /* in which each is current, fake_greens[i].green - 1 times */
 int fake_devices;
 
 static int started, child; /* cuInit was called; this process was forked afterwards, which getpid would tell slowly */
@@ -337,6 +338,12 @@ API int cuCtxPushCurrent_v2(struct context *context) {
 		return result;
 	if (!context || !context->retained || depth == DEPTH_MAX)
 		return fake_leave(INVALID_CONTEXT);
+	if (context->green > 1 && !pthread_equal(green_threads[context->device], pthread_self()))
+		return fake_leave(INVALID_CONTEXT);
+	if (context->green) {
+		green_threads[context->device] = pthread_self();
+		context->green++;
+	}
 	stack[depth++] = context;
 	return fake_leave(OK);
 }
@@ -348,6 +355,7 @@ API int cuCtxPopCurrent_v2(struct context **context) {
 	if (!depth)
 		return fake_leave(INVALID_CONTEXT);
 	*context = stack[--depth];
+	(*context)->green -= (*context)->green > 0;
 	return fake_leave(OK);
 }
 

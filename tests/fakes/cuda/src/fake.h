@@ -74,6 +74,7 @@ struct segment {
 
 struct context {
 	int device, retained, poisoned; /* poisoned: a sticky error */
+	int green;                      /* a part of the primary one: it is current in one thread at a time */
 	struct stream *legacy;
 	unsigned peers;
 };
@@ -92,7 +93,7 @@ struct work {
 };
 
 struct stream {
-	struct context *context;
+	struct context *context, *green; /* green: that of a stream which was made in one, whose context is the primary one */
 	pthread_t thread;
 	pthread_cond_t came, went; /* work for its thread; the turn `awaited`, the first that somebody waits for, is done */
 	struct work *first, *last;
@@ -118,7 +119,7 @@ extern pthread_cond_t fake_moved; /* a stream has ended or has no work left, or 
 extern struct range *fake_ranges;
 extern struct stream *fake_streams;
 extern struct stats fake_stats;
-extern struct context fake_contexts[DEVICES_MAX];
+extern struct context fake_contexts[DEVICES_MAX], fake_greens[DEVICES_MAX];
 extern int fake_devices;
 extern long fake_flushes[DEVICES_MAX]; /* of the bytes of other devices */
 extern int fake_captures; /* streams that are being captured */

@@ -17,7 +17,20 @@ API int cuFlushGPUDirectRDMAWrites(int target, int scope) {
 	return fake_leave(OK);
 }
 
-extern int cuDevicePrimaryCtxReset_v2(int);
+extern int cuCtxPushCurrent_v2(void *), cuCtxPopCurrent_v2(void **), cuDevicePrimaryCtxReset_v2(int);
+
+/* Makes a green context of a device current on this thread, which has its primary one. cuCtxPopCurrent ends that. */
+API int fakecuda_green(int device) {
+	struct context *g = &fake_greens[device];
+	if (!g->green)
+		*g = (struct context){.device = device, .retained = 1, .green = 1};
+	return cuCtxPushCurrent_v2(g);
+}
+
+API int fakecuda_ungreen(void) {
+	void *c;
+	return cuCtxPopCurrent_v2(&c);
+}
 
 API int fakecuda_reset(int device) { return cuDevicePrimaryCtxReset_v2(device); }
 

@@ -132,6 +132,9 @@ FIELD(tc_order, flags, CUmemcpyAttributes, flags);
 #if CUDA_VERSION < 12080 /* a header that is too old proves nothing about these */
 extern "C" CUresult cuMemcpyBatchAsync(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, void *, size_t *, size_t, size_t *, CUstream);
 #endif
+#if CUDA_VERSION < 12050
+extern "C" CUresult cuStreamGetCtx_v2(CUstream, CUcontext *, void **);
+#endif
 #if CUDA_VERSION < 13000
 extern "C" CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, void *, size_t *, size_t, CUstream);
 #endif
