@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -51,6 +52,24 @@ func TestOtherDeclarationsThanTheVendorsAreFound(t *testing.T) {
 			require.Error(t, err)
 			require.Contains(t, out, "error: static assertion failed: "+c.says+"\n")
 		})
+	}
+}
+
+// TestErrorsThatStayAreTheVendors reads the texts of all errors in each cuda.h.
+func TestErrorsThatStayAreTheVendors(t *testing.T) {
+	listed := regexp.MustCompile(`(?s)/\*\*([^/]*)\*/\s*(CUDA_ERROR_\w+)\s*=\s*(\d+)`)
+	for version, folder := range headersHere(t) {
+		text, err := os.ReadFile(filepath.Join(folder, "cuda.h"))
+		require.NoError(t, err)
+		found := 0
+		for _, one := range listed.FindAllStringSubmatch(string(text), -1) {
+			words := strings.Join(strings.Fields(strings.ReplaceAll(one[1], "*", " ")), " ")
+			if code, _ := strconv.Atoi(one[3]); strings.Contains(words, "terminated and relaunched") && code != 911 {
+				found++
+				require.True(t, sticky(code), "%s of CUDA %s stays", one[2], version)
+			}
+		}
+		require.Greater(t, found, 9, "CUDA %s", version)
 	}
 }
 

@@ -9,10 +9,11 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// stickyCodes are results of the driver that stay in a context. Their source is the CUDA driver API, enum CUresult:
-// those whose text says that the process must be terminated and relaunched.
+// stickyCodes are results of the driver that stay in a context. Their source is the CUDA driver API, enum CUresult. The
+// text of most says that the process must be terminated and relaunched. That of EXTERNAL_DEVICE (911) does, too, but it
+// stays only where it came late, so it is none.
 var stickyCodes = map[int]bool{214: true, 220: true, 226: true, 700: true, 702: true, 709: true, 710: true, 714: true,
-	715: true, 716: true, 717: true, 718: true, 719: true, 721: true, 999: true}
+	715: true, 716: true, 717: true, 718: true, 719: true, 721: true, 810: true, 999: true}
 
 func sticky(code int) bool { return stickyCodes[code] }
 

@@ -81,7 +81,7 @@ constexpr int theirs_that_stay[] = {
 #else
 	721,
 #endif
-	CUDA_ERROR_UNKNOWN};
+	CUDA_ERROR_MPS_CLIENT_TERMINATED, CUDA_ERROR_UNKNOWN};
 
 constexpr bool alike(const int *ours, const int *theirs, int count) {
 	for (int i = 0; i < count; i++)
