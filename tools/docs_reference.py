@@ -61,7 +61,8 @@ COMMANDS = """# Command line
 
 `tent` and `python -m tent` are the same program. It exits with 0, with 1 after an error of tent, and with 2 after a
 wrong argument. `tent doctor` exits with 3 when something works, but not all. With the extra `cli` tables and progress
-are drawn by rich, and `tent bench --plot` by Matplotlib; without it they are plain text.
+are drawn by rich, and `tent bench --plot` by Matplotlib; without it they are plain text. Output on this page is
+shortened.
 """
 
 # Output as it looked on a virtual machine with two cores, shortened. Figures belong to that machine.

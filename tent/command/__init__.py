@@ -101,7 +101,9 @@ def parser() -> Parser:
         command = commands.add_parser(word, help=text, description=text)
         command.set_defaults(function=function)
         for flag, keywords in flags:
-            command.add_argument(flag, **keywords)
+            option = command.add_argument(flag, **keywords)
+            if option.default and isinstance(option.default, str):  # argparse reads it like a text of the user
+                option.help = f"{option.help} (default: {option.default})"
 
     for part in (_look, _measure, _stand):
         part(add)
@@ -132,7 +134,7 @@ def _look(add: Add) -> None:
         ("from_", {"metavar": "FROM", "help": "memory here, for example cpu:0"}),
         ("to", {"metavar": "TO", "help": "host:port, host:port/region or file:///path"}),
         ("--op", {"type": one_of(plan.OPERATIONS), "default": "write", "help": "write or read"}),
-        ("--size", {"type": size, "default": 1 << 20, "help": "bytes of the transfer"}),
+        ("--size", {"type": size, "default": "1M", "help": "bytes of the transfer"}),
         ("--priority", {"type": one_of(plan.PRIORITIES), "default": "high", "help": "high, medium or low"}),
         ("--policy", {"default": "", "help": "the name of a policy of the settings"}),
         ("--json", {"action": "store_true", "help": "print JSON"}),
@@ -147,22 +149,21 @@ def _measure(add: Add) -> None:
         CONFIG,
         ("--name", {"help": "the engine's name"}),
         ("--region", {"type": name, "default": "memory", "help": "the region's name"}),
-        ("--size", {"type": size, "default": 64 << 20, "help": "its bytes, for example 64M"}),
+        ("--size", {"type": size, "default": "64M", "help": "its bytes"}),
         ("--with-stdin", {"action": "store_true", "help": argparse.SUPPRESS}),  # for `tent bench`
     )
-    sizes = [4 << 10, 64 << 10, 1 << 20, 16 << 20]
     add(
         "bench",
         bench.run,
         CONFIG,
         ("target", {"nargs": "?", "metavar": "HOST:PORT/REGION", "help": "of `tent serve`; its bytes are overwritten"}),
-        ("--op", {"type": several(one_of(plan.OPERATIONS)), "default": ["write", "read"], "help": "write,read"}),
-        ("--size", {"type": several(size), "default": sizes, "help": "bytes of a range: 4K,64K,1M,16M"}),
-        ("--batch", {"type": several(count), "default": [1], "help": "ranges of a transfer: 1,16"}),
-        ("--threads", {"type": several(count), "default": [1], "help": "threads, each with one transfer: 1,2"}),
-        ("--transport", {"type": several(name), "default": [], "help": "shm,tcp; all that can, unless given"}),
-        ("--priority", {"type": several(one_of(plan.PRIORITIES)), "default": ["high"], "help": "high,medium,low"}),
-        ("--seconds", {"type": seconds, "default": 0.5, "help": "time of each row"}),
+        ("--op", {"type": several(one_of(plan.OPERATIONS)), "default": "write,read", "help": "write, read"}),
+        ("--size", {"type": several(size), "default": "4K,64K,1M,16M", "help": "bytes of a range"}),
+        ("--batch", {"type": several(count), "default": "1", "help": "ranges of a transfer, as in 1,16"}),
+        ("--threads", {"type": several(count), "default": "1", "help": "threads, each with one transfer, as in 1,2"}),
+        ("--transport", {"type": several(name), "default": [], "help": "as in shm,tcp; all that can, unless given"}),
+        ("--priority", {"type": several(one_of(plan.PRIORITIES)), "default": "high", "help": "high, medium, low"}),
+        ("--seconds", {"type": seconds, "default": "0.5", "help": "seconds of each row, or as in 200ms"}),
         ("--json", {"metavar": "FILE", "help": "write the rows as JSON; - prints it in place of the table"}),
         ("--plot", {"metavar": "FILE", "help": "draw rate and latency over size (needs matplotlib)"}),
     )
@@ -178,8 +179,8 @@ def _measure(add: Add) -> None:
                 "help": "where an engine serves metrics (metrics/listen)",
             },
         ),
-        ("--interval", {"type": seconds, "default": 0.5, "help": "time between two looks"}),
-        ("--looks", {"type": count, "help": "end after this number of looks"}),
+        ("--interval", {"type": seconds, "default": "0.5", "help": "seconds between two looks, or as in 200ms"}),
+        ("--looks", {"type": count, "help": "end after this number of looks; never, unless given"}),
     )
 
 
@@ -190,7 +191,15 @@ def _stand(add: Add) -> None:
         "run",
         stacks.run,
         CONFIG,
-        ("--as", {"dest": "names", "type": several(stands), "default": compat.NAMES, "help": "nixl,mooncake"}),
+        (
+            "--as",
+            {
+                "dest": "names",
+                "type": several(stands),
+                "default": ",".join(compat.NAMES),
+                "help": "the modules that tent stands for",
+            },
+        ),
         ("--security-key", {"metavar": "FILE", "help": "the cluster key of the engines, for hosts beyond this one"}),
         ("command", {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND", "help": "the program and its arguments"}),
     )

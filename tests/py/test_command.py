@@ -54,6 +54,15 @@ def test_doctor_lists_versions_the_machine_and_the_transports() -> None:
     assert f"tent {tent.__version__} " in text and text.rstrip().splitlines()[-1].startswith("verdict: ")
 
 
+def test_the_help_shows_the_default_of_each_flag() -> None:
+    options = command.parser().parse_args(["bench"])
+    assert options.size == [4 << 10, 64 << 10, 1 << 20, 16 << 20] and options.op == ["write", "read"]
+    assert (options.batch, options.threads, options.priority, options.seconds) == ([1], [1], ["high"], 0.5)
+    shown = " ".join(run("bench", "--help").stdout.split())
+    for text in ("4K,64K,1M,16M", "write,read", "1", "high", "0.5"):
+        assert f"(default: {text})" in shown
+
+
 def test_the_verdict_follows_the_weight_of_a_missing_part() -> None:
     def verdict(*missing: str) -> str:
         weights = (doctor.NEEDED, doctor.ADVISED, doctor.OPTIONAL)
