@@ -62,6 +62,7 @@
 //
 //	docs/design/overview.md               the same with a picture, and the five decisions behind it
 //	docs/design/{failover,qos,quiescence,tcp-wire,adding-a-transport}.md
+//	docs/design/sources.md                the five documents behind it, which comments call seeds
 //	docs/design/decisions/index.md        dated choices, each with the alternative that was rejected
 //	docs/glossary.md                      our words beside the literature's, algorithms with their sources
 //	CONTRIBUTING.md                       the tree, the commands, the form of a change

@@ -77,12 +77,14 @@ func (c *Config) whyOverruled(key string) string {
 	return ""
 }
 
+// copied returns a value that the reader may change. A list without entries is one, as the documentation has it, and
+// not null in JSON.
 func copied(v any) any {
 	switch v := v.(type) {
 	case []string:
-		return slices.Clone(v)
+		return append([]string{}, v...)
 	case []float64:
-		return slices.Clone(v)
+		return append([]float64{}, v...)
 	}
 	return v
 }

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pages import BY_HAND, DOCS, PAGES, ROOT, blocks, commands, in_code, name, program, prose, sentences
 
 import tent
-from tent.__main__ import main as command_line
+from tent import command
+from tent._settings import Given
+from tent._variables import VARIABLES
+from tent.compat import options
 
 RUNNABLE = [page for page in PAGES if program(page)]
 TESTS = [(page, block) for page in PAGES for block in blocks(page) if block.title.startswith("test_")]
@@ -79,14 +85,18 @@ def test_the_commands_of_a_page_exist(page: Path) -> None:
 
 
 def check_tent(words: list[str], line: str) -> None:
-    with pytest.raises(SystemExit) as end:
-        command_line([*words[:1], "--help"])
-    assert end.value.code == 0, line
+    """A command that is there, with arguments that it takes."""
+    try:
+        command.parser().parse_args(words)
+    except SystemExit:
+        pytest.fail(line)
 
 
 def check_python(words: list[str], line: str) -> None:
     if words[0] == "-c":
         compile(words[1], line, "exec")
+    elif words[:2] == ["-m", "tent"]:
+        check_tent(words[2:], line)
     elif words[0] == "-m":
         assert words[1] in ELSEWHERE or importlib.util.find_spec(words[1]) is not None, line
     else:
@@ -96,17 +106,69 @@ def check_python(words: list[str], line: str) -> None:
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name)
 def test_names_on_a_page_are_there(page: Path) -> None:
     """Make targets, settings, metrics and paths between backticks."""
-    settings = set(re.findall(r"^\| `([a-z0-9_/]+)`", (DOCS / "reference/settings.md").read_text(), re.M))
     metrics = set(re.findall(r"^\| `(tent_\w+)`", (DOCS / "reference/metrics.md").read_text(), re.M))
     for text in in_code(page):
         if found := re.match(r"make ([a-z][a-z0-9-]*)", text):
             assert found[1] in TARGETS, text
-        if re.fullmatch(r"transports/(tcp|shm|io_uring|buf_io)/\w+", text):
-            assert text in settings, text
+        if found := re.match(r"(?:python -m )?tent ([a-z]+)", text):
+            assert found[1] in command.parser().commands, text
+        if re.fullmatch(r"(transports/[\w-]+|security|metrics|staging|topology)(/[\w-]+)+", text):
+            assert is_setting(text) or (ROOT / text).exists() or text == "transports/inside/trusting", text
         if re.fullmatch(r"tent_\w+_(total|bytes|us|depth|health|state)", text):
             assert text in metrics, text
         if re.fullmatch(r"(gocore|transports|tests|docs|tools|pybind|notebooks)/[\w./-]+\.\w+", text):
             assert (ROOT / text).exists(), text
+
+
+SETTINGS = {"name", *Given.__annotations__}
+
+
+def is_setting(text: str) -> bool:
+    """A key, or a branch of keys."""
+    return text in SETTINGS or any(key.startswith(text + "/") for key in SETTINGS)
+
+
+def objects(page: Path) -> list[dict[str, Any]]:
+    """The objects in JSON on a page: those in quotes, as the arguments and variables of a shell, and whole blocks."""
+    texts = [quoted for block in blocks(page) for quoted in re.findall(r"'(\{.*?\})'", block.text, re.S)]
+    texts += [block.text for block in blocks(page) if block.language == "json"]
+    return [json.loads(text) for text in texts]
+
+
+def keys_of(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from keys_of(value, f"{prefix}{key}/")
+        else:
+            yield prefix + key
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if objects(page)], ids=name)
+def test_settings_on_a_page_are_known(page: Path) -> None:
+    """Those of an engine, of TENT_COMPAT, and of a connector of vLLM; an event of the audit file has none."""
+    for given in objects(page):
+        terms = given.get("kv_connector_extra_config", {}) if "kv_connector" in given else given
+        tree = dict(options.Options.of(terms).config or {}) if set(terms) <= set(options.KEYS) else given
+        if "event" not in tree:
+            assert [key for key in keys_of(tree) if key not in SETTINGS] == []
+
+
+def test_defaults_on_the_page_of_settings_are_those_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but those in words, which a machine computes, and objects."""
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    text = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (?:[^|]|\\\|)*(?<!\\) \| `([^`]+)`[^|]* \|", text, re.M))
+    with tent.Engine() as engine:
+        config = engine.config
+    found = {}
+    for key, setting in config.items():
+        name = re.sub(r"^transports/[\w-]+/", "transports/<name>/", key)
+        shown = rows.get(key) or rows.get(name)
+        if shown and not shown.startswith("transports/") and setting.origin == "default":
+            found[key] = json.loads(shown)
+            assert found[key] == setting.value, key
+    assert len(found) > 250
 
 
 @pytest.mark.parametrize("tool", ["docs_reference.py", "docs_tables.py"])

@@ -73,8 +73,8 @@ JSON or names a file. A size may be a text such as "64MiB" or "8MB", a time one 
 a number has the unit of its key. An unknown key, a wrong type or a value outside its range is an error that names the key, what it
 takes and the nearest known key. ` + "`Engine.config`" + ` shows every key with its value and its origin.
 
-A key whose effect is "kept" is checked and kept for programs that share their settings with upstream's engine, and nothing
-in this version reads it.
+"From" names the origin of a key: [Sources](../design/sources.md) says which document each seed is. A key whose effect is "kept" is
+checked and kept for programs that share their settings with upstream's engine, and nothing in this version reads it.
 
 ` + config.Markdown(config.Options{Transports: all.Transports()}) + `
 ## Variables of the environment
