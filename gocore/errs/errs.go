@@ -51,53 +51,75 @@ const (
 	Replaced             Code = 320
 )
 
-// about is the name and the meaning of a code; docs/reference/codes.md is generated from it.
+// about is the name, the meaning and the cure of a code; docs/reference/codes.md is generated from it.
 type about struct {
-	name, help string
-	permanent  bool // no retry can help: the user's mistake, or a fact about the peer's memory
+	name, help, cure string
+	permanent        bool // no retry can help: the user's mistake, or a fact about the peer's memory
 }
 
+const again = "None is needed: the slice is sent again."
+
 var codes = map[Code]about{
-	OK:              {"OK", "Nothing went wrong.", false},
-	InvalidArgument: {"INVALID_ARGUMENT", "An argument or a setting is wrong.", true},
-	TooManyRequests: {"TOO_MANY_REQUESTS",
-		"A bound would be exceeded: a batch's capacity or max_pending_requests.", true},
+	OK: {"OK", "Nothing went wrong.", "", false},
+	InvalidArgument: {"INVALID_ARGUMENT", "An argument or a setting is wrong.",
+		"The error names it, and what it takes.", true},
+	TooManyRequests: {"TOO_MANY_REQUESTS", "A bound would be exceeded: a batch's capacity, max_pending_requests, or " +
+		"the file descriptors of the process.", "Wait for some to end, or raise the bound.", true},
 	AddressNotRegistered: {"ADDRESS_NOT_REGISTERED",
-		"The bytes are not inside a registered region of their owner, or no region has that name.", true},
-	DeviceNotFound: {"DEVICE_NOT_FOUND", "The named device is not there.", false},
-	InvalidEntry:   {"INVALID_ENTRY", "An id is unknown, or belongs to another engine.", true},
-	RdmaError:      {"RDMA_ERROR", "The RDMA stack refused.", false},
-	CudaError:      {"CUDA_ERROR", "The CUDA driver or runtime refused.", false},
-	MetadataError:  {"METADATA_ERROR", "The description of a segment cannot be had or used.", false},
-	RpcServiceError: {"RPC_SERVICE_ERROR",
-		"The control plane failed, or the other side does not speak a version that this engine speaks.", false},
-	MalformedJSON:    {"MALFORMED_JSON", "A text is not JSON.", false},
-	Internal:         {"INTERNAL_ERROR", "A defect of tent.", false},
-	NotImplemented:   {"NOT_IMPLEMENTED", "The call is known and not in this version.", true},
-	PermissionDenied: {"PERMISSION_DENIED", "The owner of the memory does not allow it.", true},
-	PeerUnreachable: {"PEER_UNREACHABLE", "Nobody answers, or the connection broke and could not be made again.",
+		"The bytes are not inside a registered region of their owner, or no region has that name.",
+		"Register them at the end that `side` names, with a name for peers, and keep them until the transfer has " +
+			"ended.", true},
+	DeviceNotFound: {"DEVICE_NOT_FOUND", "The named device is not there.", "`tent doctor` lists those that are.",
 		false},
-	PeerRestarted:   {"PEER_RESTARTED", "Another incarnation answers at the peer's address.", true},
-	EngineClosed:    {"ENGINE_CLOSED", "The engine has been closed.", true},
-	Canceled:        {"CANCELED", "The user canceled the request.", true},
-	Timeout:         {"TIMEOUT", "A deadline or the stall limit was reached.", true},
-	Lost:            {"LOST", "A lane or a rail broke under the slice; another one may carry it.", false},
-	Withdrawn:       {"WITHDRAWN", "The core asked for this completion; the bytes were not delivered.", false},
-	StaleGeneration: {"STALE_GENERATION", "The rail, lane or region has a new generation.", false},
-	NoRoute:         {"NO_ROUTE", "No route is left that can carry the bytes.", false},
-	OutOfMemory:     {"OUT_OF_MEMORY", "The system has no memory for this.", true},
-	Protocol:        {"PROTOCOL", "The other side broke the wire protocol.", false},
-	Stale:           {"STALE_ID", "An id or a handle names something that has ended.", true},
-	Corrupted:       {"CORRUPTED", "The bytes that arrived are not those that were sent.", false},
-	NotFound:        {"NOT_FOUND", "No file has that name, or it is gone.", true},
-	NoSpace: {"NO_SPACE", "The file system is full, or a quota or the largest file size is reached.",
+	InvalidEntry: {"INVALID_ENTRY", "An id is unknown, or belongs to another engine.",
+		"Use ids of this engine, while their objects are open.", true},
+	RdmaError: {"RDMA_ERROR", "The RDMA stack refused.", "`tent doctor` and the kernel's log say more.", false},
+	CudaError: {"CUDA_ERROR", "The CUDA driver or runtime refused.",
+		"The error has the driver's own; after an illegal address or ECC only a restart of the process helps.", false},
+	MetadataError: {"METADATA_ERROR", "The description of a segment cannot be had or used.",
+		"`tent doctor` tries the metadata service of the settings.", false},
+	RpcServiceError: {"RPC_SERVICE_ERROR",
+		"The control plane failed, or the other side does not speak a version that this engine speaks.",
+		"Another `rpc_server_port` where it is in use; one release on both sides where versions differ.", false},
+	MalformedJSON: {"MALFORMED_JSON", "A text is not JSON.", "The error names the place.", false},
+	Internal:      {"INTERNAL_ERROR", "A defect of tent.", "Report it, with its text.", false},
+	NotImplemented: {"NOT_IMPLEMENTED", "The call is known and not in this version.",
+		"The error names another way, where there is one.", true},
+	PermissionDenied: {"PERMISSION_DENIED", "The owner of the memory does not allow it.",
+		"`permission=` at the owner; the mode of a file, and `readonly=` of its open.", true},
+	PeerUnreachable: {"PEER_UNREACHABLE", "Nobody answers, or the connection broke and could not be made again.",
+		"`tent doctor --peer` says where the way ends. Open the segment again.", false},
+	PeerRestarted: {"PEER_RESTARTED", "Another incarnation answers at the peer's address.", "Open the segment again.",
 		true},
-	StorageError: {"STORAGE_ERROR", "The device or the file system under a file has failed.", false},
+	EngineClosed: {"ENGINE_CLOSED", "The engine has been closed.", "Make another one; a peer has to be opened again.",
+		true},
+	Canceled: {"CANCELED", "The user canceled the request.", "None is needed.", true},
+	Timeout: {"TIMEOUT", "A deadline or the stall limit was reached.",
+		"A longer `timeout`, a higher class, `transfer_stall_timeout`.", true},
+	Lost:            {"LOST", "A lane or a rail broke under the slice; another one may carry it.", again, false},
+	Withdrawn:       {"WITHDRAWN", "The core asked for this completion; the bytes were not delivered.", again, false},
+	StaleGeneration: {"STALE_GENERATION", "The rail, lane or region has a new generation.", again, false},
+	NoRoute: {"NO_ROUTE", "No route is left that can carry the bytes.",
+		"`engine.explain` has the reason of each transport.", false},
+	OutOfMemory: {"OUT_OF_MEMORY", "The system has no memory for this.", "The error says how much there is.", true},
+	Protocol: {"PROTOCOL", "The other side broke the wire protocol.", "Report it, with the versions of both sides.",
+		false},
+	Stale: {"STALE_ID", "An id or a handle names something that has ended.", "Make or open it again.", true},
+	Corrupted: {"CORRUPTED", "The bytes that arrived are not those that were sent.",
+		"Look at the path: the NIC, the cable, the memory.", false},
+	NotFound: {"NOT_FOUND", "No file has that name, or it is gone.", "`create=True` makes it.", true},
+	NoSpace: {"NO_SPACE", "The file system is full, or a quota or the largest file size is reached.",
+		"Free some, or raise the quota or `ulimit -f`.", true},
+	StorageError: {"STORAGE_ERROR", "The device or the file system under a file has failed.",
+		"The kernel's log says why.", false},
 	NotHere: {"NOT_HERE",
-		"A transport cannot use this memory on this machine; a region lives on the other transports.", false},
-	Replaced: {"REPLACED", "The owner of the region has replaced its descriptor; the new one leads there.", false},
+		"A transport cannot use this memory on this machine; a region lives on the other transports.",
+		"None is needed, unless the transport is `required`; `Region.transports` has the reason.", false},
+	Replaced: {"REPLACED", "The owner of the region has replaced its descriptor; the new one leads there.", again,
+		false},
 	PeerNotAdmitted: {"PEER_NOT_ADMITTED",
-		"One side does not admit the other one: another user, another key, or other security settings.", true},
+		"One side does not admit the other one: another user, another key, or other security settings.",
+		"The log of the side that refused has the reason, as `peer_refused`.", true},
 }
 
 // String returns the code's name as it crosses into Python, for example "PEER_UNREACHABLE".
@@ -110,6 +132,9 @@ func (c Code) String() string {
 
 // Help returns the meaning of a code in a sentence.
 func (c Code) Help() string { return codes[c].help }
+
+// Cure returns the user's next step in a sentence or two.
+func (c Code) Cure() string { return codes[c].cure }
 
 // Permanent reports whether no retry of an error with this code can help.
 func (c Code) Permanent() bool { return codes[c].permanent }

@@ -171,6 +171,19 @@ def test_defaults_on_the_page_of_settings_are_those_of_an_engine(monkeypatch: py
     assert len(found) > 250
 
 
+def test_troubleshoot_has_each_warning_of_an_event() -> None:
+    """As the engine writes them into the log, and by their kinds."""
+    source = (ROOT / "gocore" / "engine" / "logs.go").read_text(encoding="utf-8")
+    lines = re.findall(r'slog\.Level(?:Warn|Error), (?:fmt\.Sprintf\()?"(\w[^"]+)"', source)
+    for kinds in re.findall(
+        r"case ((?:event\.\w+(?:, )?)+):\n\s+level, text = slog\.LevelWarn, [^\n]*ev\.Kind", source
+    ):
+        lines += [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower() for kind in re.findall(r"event\.(\w+)", kinds)]
+    assert len(lines) > 15
+    known = in_code(DOCS / "operate" / "troubleshoot.md")
+    assert [line for line in lines if not any(line.startswith(part) for part in known)] == []
+
+
 @pytest.mark.parametrize("tool", ["docs_reference.py", "docs_tables.py"])
 def test_generated_pages_are_current(tool: str) -> None:
     done = subprocess.run(

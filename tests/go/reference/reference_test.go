@@ -59,6 +59,7 @@ func TestEveryKindAndCodeHasANameAndAMeaning(t *testing.T) {
 	}
 	for _, c := range errs.Codes() {
 		require.NotEmpty(t, c.Help(), "code %d", c)
+		require.Equal(t, c == errs.OK, c.Cure() == "", "code %d", c)
 		names = append(names, c.String())
 	}
 	slices.Sort(names)
@@ -148,17 +149,18 @@ func codes() string {
 	b.WriteString(`# Error codes
 
 The ` + "`code`" + ` of an exception, of an event's error and of a C call. Numbers up to 200 are upstream's. A permanent error is never
-retried: it is the caller's mistake, or a fact about the peer's memory. [Errors](errors.md) has the Python exceptions.
+retried: it is the caller's mistake, or a fact about the peer's memory. [Errors](errors.md) has the Python exceptions. ` + "`FORK`" + ` of a
+child that was forked has no number.
 
-| number | code | permanent | meaning |
-|---|---|---|---|
+| number | code | permanent | meaning | cure |
+|---|---|---|---|---|
 `)
 	for _, c := range errs.Codes() {
 		permanent := ""
 		if c.Permanent() {
 			permanent = "yes"
 		}
-		fmt.Fprintf(&b, "| %d | `%s` | %s | %s |\n", c, c, permanent, c.Help())
+		fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s |\n", c, c, permanent, c.Help(), c.Cure())
 	}
 	return b.String()
 }
