@@ -342,3 +342,16 @@ func TestTheRemainsOfADirtyBatch(t *testing.T) {
 		require.False(t, remains.Out())
 	}
 }
+
+// Where a peer has ended, none of its rails is out: people would look for a broken path.
+func TestRailsOfAPeerThatHasGoneCountNowhere(t *testing.T) {
+	r := newRig(t, Options{})
+	r.link(1, 0, 2, 64*kib)
+	r.link(2, 0, 1, 64*kib)
+	g := r.core.Gauges(0)
+	require.Equal(t, [2]int{3, 0}, [2]int{g.RailsUp, g.RailsDown})
+	r.core.PeerGone(1, errs.New(errs.PeerRestarted, "hello", "another incarnation"), r.now)
+	g = r.core.Gauges(0)
+	require.Equal(t, [2]int{1, 0}, [2]int{g.RailsUp, g.RailsDown})
+	require.Len(t, r.core.Rails(), 1)
+}

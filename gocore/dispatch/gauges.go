@@ -45,9 +45,11 @@ func (c *Core) Gauges(transport uint8) (g Gauges) {
 				continue
 			}
 			g.InFlight += r.bytes
-			if r.healthy() {
+			switch {
+			case l.peer.gone != nil: // its peer is out, and not the rail
+			case r.healthy():
 				g.RailsUp++
-			} else {
+			default:
 				g.RailsDown++
 			}
 		}
