@@ -262,6 +262,13 @@ ALERTS = (
         "A rail is out; transfers go over the others. The events rail_down and rail_condemned have the cause",
     ),
     Alert(
+        "TentRailErrors",
+        "sum by (instance, transport) (rate(tent_rail_errors_total[5m])) > 0",
+        "5m",
+        "warning",
+        "A rail fails again and again, and may be up in between; the events rail_paused and rail_down have the cause",
+    ),
+    Alert(
         "TentSlowPath",
         "sum by (instance, transport, local, remote) (tent_rail_slow) > 0",
         "1m",
