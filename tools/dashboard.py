@@ -101,13 +101,14 @@ PANELS = (
         {
             "in flight {{transport}}": "sum by (transport) (tent_in_flight_bytes{$E})",
             "waiting {{class}}": "sum by (class) (tent_queue_bytes{$E})",
+            "in flight of other processes, {{device}}": "max by (device) (tent_shared_others_bytes{$E})",
         },
     ),
+    Panel("Registered memory", "bytes", {"registered": "sum(tent_registered_bytes{$E})"}),
     Panel(
-        "Memory and peers",
+        "Regions and peers",
         "short",
         {
-            "registered bytes": "sum(tent_registered_bytes{$E})",
             "regions": "sum(tent_regions{$E})",
             "peers": "sum(tent_peers{$E})",
             "segments": "sum(tent_segments{$E})",
@@ -207,12 +208,9 @@ PANELS = (
         },
     ),
     Panel(
-        "Other processes of the host",
+        "Engines that share the NICs of a host",
         "short",
-        {
-            "engines that share, {{transport}}": "max by (transport) (tent_shared_processes{$E})",
-            "their bytes in flight, {{device}}": "max by (device) (tent_shared_others_bytes{$E})",
-        },
+        {"{{transport}}": "max by (transport) (tent_shared_processes{$E})"},
     ),
     Panel(
         "Faults of tests, and reports that were lost",

@@ -74,6 +74,14 @@ def test_a_panel_draws_metrics_that_exist(panel: dict[str, Any]) -> None:
         assert faults(target["expr"], target["legendFormat"]) == []
 
 
+@pytest.mark.parametrize("panel", panels(), ids=lambda panel: str(panel["title"]))
+def test_a_panel_has_the_unit_of_its_metrics(panel: dict[str, Any]) -> None:
+    units = {r"\(\w+_bytes_total": "Bps", r"_rate_bytes": "Bps", r"_size_bytes|_bytes\b": "bytes", r"_us_": "µs"}
+    for target in panel["targets"]:
+        wanted = next((unit for part, unit in units.items() if re.search(part, target["expr"])), None)
+        assert panel["fieldConfig"]["defaults"]["unit"] == wanted or wanted is None, target["expr"]
+
+
 def test_every_metric_is_drawn() -> None:
     """The build's is the list of engines from which a reader chooses."""
     text = (OPERATE / "grafana.json").read_text(encoding="utf-8")
