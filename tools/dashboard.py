@@ -250,7 +250,7 @@ ALERTS = (
         "sum by (instance) (rate(tent_write_failures_total[5m]) + rate(tent_read_failures_total[5m])) > 0",
         "5m",
         "critical",
-        "Requests fail after all routes were tried; the events failover_exhausted and failover_no_route say why",
+        "Requests end FAILED; the events peer_gone, failover_exhausted, failover_no_route and stalled say why",
     ),
     Alert(
         "TentRailDown",

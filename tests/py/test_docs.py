@@ -58,6 +58,12 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0 and "Warning" not in done.stderr, f"lines are those of {name(page)}\n{done.stderr}"
 
 
+def test_a_title_hides_no_code_from_the_tests() -> None:
+    """A block with a title is a test, or a file of the tree, which has tests of its own; one needs a GPU."""
+    titles = {block.title for page in PAGES for block in blocks(page) if block.language == "python"}
+    assert {t for t in titles if t and not t.startswith("test_") and not (ROOT / t).exists()} == {"on a GPU"}
+
+
 @pytest.mark.parametrize("page, block", TESTS, ids=lambda value: getattr(value, "title", ""))
 def test_the_tests_on_a_page_pass(page: Path, block: object, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(block.text)  # type: ignore[attr-defined]
