@@ -81,9 +81,9 @@ checked and kept for programs that share their settings with upstream's engine, 
 ## Variables of the environment
 
 ` + "`TENT_CONF`" + ` holds a tree or names its file, and ` + "`MC_TENT_CONF`" + ` does so for upstream's files.
-` + "`TENT_FAULTS`" + ` is the text of ` + "`faults`" + `. The following ones are upstream's. They stand for one key, win over ` + "`MC_TENT_CONF`" + ` (those of metrics do not), and ` + "`TENT_CONF`" + ` and arguments
-win over them.
-Lists have commas, -1 leaves a number at its default, and ` + "`MC_FORCE_TCP`" + ` may be 0.
+` + "`TENT_FAULTS`" + ` is the text of ` + "`faults`" + `. The following ones are upstream's. They stand for one key and win over
+` + "`MC_TENT_CONF`" + ` (those of metrics do not); ` + "`TENT_CONF`" + ` and arguments win over them. Lists have commas, -1 leaves a number at its
+default, and ` + "`MC_FORCE_TCP`" + ` may be 0.
 
 ` + config.VariablesMarkdown()
 }
