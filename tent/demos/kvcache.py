@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import tent
+from tent import command
 
 PAGES = 1024
 PAGE_BYTES = 64 << 10
@@ -290,7 +291,7 @@ def show_table(last: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tent.demos.kvcache", description="Two processes move a KV cache.")
     parser.add_argument("--role", choices=("decode", "prefill"), help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"{ROUNDS} unless given")
+    parser.add_argument("--rounds", type=command.count, default=ROUNDS, help="rounds with fresh data (%(default)s)")
     parser.add_argument("where", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role == "decode":

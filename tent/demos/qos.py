@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tent
+from tent import command
 from tent.command.screen import optional
 from tent.demos import picture_path
 from tent.testing import Oracle, Pair
@@ -240,7 +241,7 @@ def main() -> int:
     parser.add_argument(
         "--picture", default="", help="where the picture goes (needs matplotlib); a temporary file unless given"
     )
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of each act")
+    parser.add_argument("--seconds", type=command.seconds, default="3", help="seconds of each act (%(default)s)")
     parser.add_argument("--neighbour", metavar="SLOTS", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.neighbour is not None:

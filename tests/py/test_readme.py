@@ -72,3 +72,11 @@ def test_qos_demo_verifies_every_byte_and_shows_the_worth_of_classes(tmp_path: P
     assert "60 small requests and both floods verified by their receivers, every byte right" in done.stdout
     p50 = [float(ms) for ms in re.findall(r"p50 +([0-9.]+) ms", done.stdout)]
     assert len(p50) == 6 and p50[1] < p50[2], done.stdout  # some 60 times on a quiet machine
+
+
+@pytest.mark.parametrize("words", ["kvcache --rounds 0", "qos --seconds 0"])
+def test_a_demo_of_nothing_is_a_wrong_argument(words: str) -> None:
+    name, *rest = words.split()
+    command = [sys.executable, "-m", f"tent.demos.{name}", *rest]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "'0' is no" in done.stderr
