@@ -185,11 +185,12 @@ func (t *Transport) upNow(name transport.Rail) bool {
 // carryOut applies a rule to a slice. It returns false when the slice is not accepted.
 func (t *Transport) carryOut(r *rule, s *transport.Slice) bool {
 	t.mu.Lock()
-	if !t.upNow(s.Rail) {
+	rail := s.Rail
+	if !t.upNow(rail) {
 		t.mu.Unlock()
 		return false
 	}
-	peer := t.peers[s.Rail.Link]
+	peer := t.peers[rail.Link]
 	if r.verb == short {
 		t.takeBack(s, r) // it comes again, and r alone is to know it then
 	} else {
@@ -207,7 +208,7 @@ func (t *Transport) carryOut(r *rule, s *transport.Slice) bool {
 	case duplicate:
 		return t.sendTwice(r, s)
 	case short:
-		t.later.at(clock.Now(), func() { t.sink.Ready(s.Rail) })
+		t.later.at(clock.Now(), func() { t.sink.Ready(rail) }) // s is not ours: it may be another slice by then
 		return false
 	}
 	return true

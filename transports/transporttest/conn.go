@@ -179,11 +179,18 @@ func (c *Conn) Send(list ...*transport.Slice) int {
 		if sent += n; sent == len(list) {
 			break
 		}
-		gone := false
-		if !w.wait(func() bool {
+		back, gone := list[sent:], false
+		for _, s := range back {
+			s.Rail = transport.Rail{} // the core may make other slices of them at once
+		}
+		came := w.wait(func() bool {
 			gone = c.Node.rails[railKey{rail.Link, rail.Index}].Rail != rail
 			return gone || c.Node.ready[rail] > before
-		}) {
+		})
+		for _, s := range back {
+			s.Rail = rail
+		}
+		if !came {
 			w.report("Submit on %+v took %d slices and Ready never came", rail, n)
 			break
 		}
