@@ -135,7 +135,7 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 	for i := range specs {
 		t := c.tasks.Get()
 		t.spec, t.batch, t.index = specs[i], b, uint32(first+i)
-		t.state, t.submitted, t.progress = Pending, now, now
+		t.state, t.submitted = Pending, now
 		r = c.joinRun(t, r)
 		b.tasks = append(b.tasks, t)
 		b.total += t.spec.Length

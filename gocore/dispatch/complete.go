@@ -134,7 +134,7 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 	counters := c.countersFor(a)
 	counters.ByOp[a.Op].Attempt.addValue(micros(took))
 	if delivered > 0 {
-		r.link.delivered = now
+		r.link.delivered = c.awake(now)
 		r.carried += delivered
 		if !withdrawn { // else it was asked for, and its answer may have come another way
 			c.peerSpoke(r.link.peer, c.awake(now), now) // before the meter learns from its silence
@@ -252,7 +252,7 @@ func (c *Core) credit(t *task, n uint64, now clock.Time) {
 // advance notes progress of a task that is being served.
 func (c *Core) advance(t *task, now clock.Time) {
 	if t.live() && t.watch.List() == &c.served {
-		t.progress = now
+		t.progress = c.awake(now)
 		t.watch.Unlink()
 		c.served.PushBack(&t.watch, t)
 	}
@@ -269,7 +269,7 @@ func (c *Core) signOfLife(r *railState, now clock.Time) {
 	if r.life.State() != rail.Suspected {
 		return
 	}
-	if now.Sub(r.life.Since()) < misjudgedWithin { // it is silent for so long at times
+	if c.awake(now).Sub(r.doubted) < misjudgedWithin { // it is silent for so long at times
 		r.meter.Misjudged(2 * r.link.options.SuspectAfter)
 	}
 	c.observe(r, rail.Spoke, now)

@@ -31,13 +31,12 @@ const retryRungs = 8
 // machine, hence one CPU carries 3 million slices a second, or 190 GB/s of 64 KiB each, through here; BenchmarkSlice
 // measures it.
 type Core struct {
-	options    Options
-	railed     []RailOptions // by transport
-	standard   RailOptions   // of transports beyond
-	last       clock.Time    // of the last step
-	promised   clock.Time    // when the next step was due; 0 if nobody asked
-	unforgiven clock.Time    // of lost, by which the limits of requests were not put off yet
-	lost       clock.Time    // time in which a step was due and did not come: silence then proves nothing
+	options  Options
+	railed   []RailOptions // by transport
+	standard RailOptions   // of transports beyond
+	last     clock.Time    // of the last step or news
+	promised clock.Time    // when the next step was due; 0 if nobody asked
+	lost     clock.Time    // time in which a step was due and did not come: silence then proves nothing, see awake
 
 	linkTable
 	peers     map[uint32]*peer
@@ -209,11 +208,11 @@ func (c *Core) deadline() clock.Time {
 		}
 	}
 	if t := c.served.First(); t != nil {
-		next = min(next, t.progress.Add(c.options.Stall))
+		next = min(next, c.wall(t.progress.Add(c.options.Stall)))
 	}
 	for i := range c.ending {
 		if t := c.ending[i].First(); t != nil {
-			next = min(next, t.progress.Add(c.fenceBound(i)))
+			next = min(next, c.wall(t.progress.Add(c.fenceBound(i))))
 		}
 	}
 	for i := range c.parked {

@@ -403,7 +403,7 @@ func (c *Core) launchPiece(p *piece, a *attempt, now clock.Time) {
 	p.sent++
 	t.outstanding++
 	if !t.watch.Linked() { // its first slice
-		t.progress = now
+		t.progress = c.awake(now)
 		c.served.PushBack(&t.watch, t)
 		c.countersOf(t).QueueWait.addValue(micros(now.Sub(t.submitted)))
 	}

@@ -53,7 +53,7 @@ func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) 
 // awaitSlices makes a task wait for the slices that are out, for as long as a bound says.
 func (c *Core) awaitSlices(t *task, bound int, now clock.Time) {
 	t.watch.Unlink()
-	t.progress = now
+	t.progress = c.awake(now)
 	c.ending[bound].PushBack(&t.watch, t)
 }
 
@@ -163,7 +163,8 @@ func (c *Core) closeTask(t *task, now clock.Time) {
 // fenceBounds ends tasks if their slices were not given back in time.
 func (c *Core) fenceBounds(now clock.Time) {
 	for i := range c.ending {
-		for t := c.ending[i].First(); t != nil && t.progress.Add(c.fenceBound(i)) <= now; t = c.ending[i].First() {
+		began := c.awake(now).Add(-c.fenceBound(i))
+		for t := c.ending[i].First(); t != nil && t.progress <= began; t = c.ending[i].First() {
 			if unasked(t) {
 				c.awaitSlices(t, i, now)
 				continue
@@ -284,8 +285,9 @@ func (c *Core) confirmWithdrawal(p *peer, now clock.Time) {
 // endStalled ends tasks that are being served and have made no progress for the stall limit.
 func (c *Core) endStalled(now clock.Time) {
 	limit := c.options.Stall
-	for t := c.served.First(); t != nil && t.progress.Add(limit) <= now; t = c.served.First() {
-		if last := c.lastSign(t); last > t.progress && last.Add(limit) > now {
+	since := c.awake(now).Add(-limit)
+	for t := c.served.First(); t != nil && t.progress <= since; t = c.served.First() {
+		if last := c.lastSign(t); last > since {
 			c.postpone(t, last)
 			continue
 		}
@@ -312,8 +314,8 @@ func (c *Core) postpone(t *task, last clock.Time) {
 	c.served.InsertLast(&t.watch, t, func(other *task) bool { return other.progress <= last })
 }
 
-// lastSign is when something last happened that a task may claim as progress. Progress is bytes of a long slice on its
-// rail, a healthy link serving others before it, or a stage giving slots back.
+// lastSign is when something last happened that a task may claim as progress, by the detector's clock. Progress is bytes
+// of a long slice on its rail, a healthy link serving others before it, or a stage giving slots back.
 func (c *Core) lastSign(t *task) clock.Time {
 	last := t.progress
 	for p := t.pieces.First(); p != nil; p = p.mine.After() {

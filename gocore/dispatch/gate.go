@@ -71,7 +71,7 @@ func (c *Core) OpenGate(id GateID, cause *errs.Error, now clock.Time) {
 			c.endTask(t, Failed, cause, now)
 			continue
 		}
-		t.submitted, t.progress = now, now
+		t.submitted = now
 		c.startTask(t, now)
 	}
 }

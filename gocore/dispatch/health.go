@@ -40,9 +40,9 @@ func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 	}
 	if change.From.Usable() && !change.To.Usable() {
 		l.up--
-		l.fell = now
+		l.fell = c.awake(now)
 		if l.up == 0 {
-			l.down = now
+			l.down = l.fell
 		}
 		c.timers.Stop(&r.timer)
 	}
@@ -129,7 +129,7 @@ func (c *Core) tendRail(r *railState, now clock.Time) {
 	end := clock.Never
 	if r.life.State() == rail.Suspected {
 		p := r.link.peer
-		end = max(r.life.Since(), p.since).Add(c.options.CondemnAfter)
+		end = c.wall(max(r.doubted, p.since).Add(c.options.CondemnAfter))
 		switch {
 		case p.presence == rail.Silent:
 			end = now.Add(c.options.CondemnAfter)

@@ -147,7 +147,7 @@ func (c *Core) Record(r *Reservation, specs []TaskSpec, now clock.Time) int {
 		t.spec, t.batch, t.index = specs[i], b, uint32(first+i)
 		t.state, t.attempts = Completed, 1
 		t.cursor, t.acked = t.spec.Length, t.spec.Length
-		t.submitted, t.progress = r.begun, now
+		t.submitted = r.begun
 		b.tasks = append(b.tasks, t)
 		b.total += t.spec.Length
 		b.bytes += t.spec.Length

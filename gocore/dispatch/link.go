@@ -30,7 +30,7 @@ type link struct {
 	nodes       uint64       // bits: NUMA nodes that have a rail of the best rank
 	nics        uint64       // bits: NICs named by policies that have a rail of the best rank
 	keyed       bool         // work waits that may not use every rail, see reach.go
-	fell        clock.Time   // when a rail last went out of use
+	fell        clock.Time   // when a rail last went out of use, by the detector's clock
 	byDeadline  bool         // order inside a class is by slack
 	dialing     bool         // has not had a rail yet, and nobody said that there will be none
 	worked      bool         // has had a rail
@@ -42,8 +42,8 @@ type link struct {
 	refused     [ClassCount]clock.Time // since when the class has waited for a slot of time; 0 if it does not
 	outstanding int                    // slices, and tasks that callers carry out
 	flying      [ClassCount]int        // slices
-	delivered   clock.Time             // last completion with bytes, or other sign of life
-	down        clock.Time             // since when there has been no rail
+	delivered   clock.Time             // last completion with bytes, or other sign of life, by the detector's clock
+	down        clock.Time             // since when there has been no rail, by the detector's clock
 	timer       timer
 	again       timer // something that was held back may be admitted then
 	successors  []successor
@@ -113,7 +113,8 @@ type railState struct {
 	fresh      clock.Time // heard as resume has set it
 	pardon     clock.Time // heard as a pardon has set it, see standstill.go
 	mute       clock.Time // fresh, where it has said nothing between two returns of its peer, else 0
-	noted      clock.Time // last sign of life without a completion
+	noted      clock.Time // last sign of life without a completion, by the detector's clock
+	doubted    clock.Time // when it was last suspected, by the detector's clock
 	lastGood   clock.Time // last completion with bytes
 	errors     uint64
 	carried    uint64 // bytes
@@ -285,7 +286,7 @@ func (c *Core) inherit(r, old *railState, now clock.Time) {
 func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railState {
 	r := &railState{link: l, info: info, id: info.Rail, rank: rankNever, bytesMax: info.BytesMax,
 		slicesMax: info.SlicesMax}
-	r.life = rail.Born(info.Alternates, now)
+	r.life = rail.Born(info.Alternates)
 	if r.bytesMax == 0 {
 		r.bytesMax = max(c.options.WindowBytes, uint64(info.Bandwidth*windowTime.Seconds()))
 	}
@@ -352,7 +353,7 @@ func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 	}
 	l.dialing, l.cause = false, cause
 	if l.up == 0 && l.down == 0 {
-		l.down = now
+		l.down = c.awake(now)
 	}
 	for _, r := range l.rails {
 		if r != nil && !r.ended() {
@@ -413,8 +414,9 @@ func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	}
 	c.wakeUp(now)
 	if r := c.rail(id, which); r != nil {
-		r.noted, r.link.delivered = now, now
-		c.endStandstill(r, r.flight.First(), c.awake(now))
+		r.noted = c.awake(now)
+		r.link.delivered = r.noted
+		c.endStandstill(r, r.flight.First(), r.noted)
 		c.signOfLife(r, now)
 		if r.slices > 0 {
 			r.meter.Spoke(now)
@@ -422,7 +424,8 @@ func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	}
 }
 
-// patience is how long a task waits for a link as it is now, and from when that counts at the earliest.
+// patience is how long a task waits for a link as it is now, and from when that counts at the earliest, by the
+// detector's clock.
 func (c *Core) patience(l *link) (limit time.Duration, since clock.Time) {
 	switch {
 	case l.up > 0:

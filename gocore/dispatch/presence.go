@@ -30,7 +30,7 @@ type peer struct {
 	links    []*link
 	open     int           // slices that outlived their task: nothing goes to the peer before they have completed
 	presence rail.Presence // changed by sense alone
-	since    clock.Time    // when that began, 0 for ever
+	since    clock.Time    // when that began by the detector's clock, 0 for ever
 	gone     *errs.Error   // why its presence is rail.Gone
 	heard    clock.Time    // last packet on any rail, by the detector's clock
 	spoke    clock.Time    // last sign of its process, by the detector's clock
@@ -77,7 +77,6 @@ func (c *Core) expectAnswer(p *peer, now clock.Time) {
 	if p.timer.Armed() || p.gone != nil {
 		return
 	}
-	c.wakeUp(now)
 	p.expected, p.asked = c.awake(now), false
 	c.timers.Set(&p.timer, now.Add(c.options.SilentAfter))
 }
@@ -159,12 +158,12 @@ func (c *Core) sense(p *peer, sign rail.Sign, quiet time.Duration, now clock.Tim
 	if !p.presence.Observe(sign) {
 		return
 	}
-	p.since = now
+	p.since = c.awake(now)
 	e := event.Event{Time: now, Peer: p.name, Took: quiet}
 	switch p.presence {
 	case rail.Silent:
 		e.Kind = event.PeerSilent
-		p.since, p.outage = now.Add(-quiet), 0
+		p.since, p.outage = p.since.Add(-quiet), 0
 	case rail.Present:
 		e.Kind = event.PeerBack
 		c.resume(p, now)
@@ -216,7 +215,7 @@ func (c *Core) endOutage(p *peer, now clock.Time) {
 		c.gatherAll(l)
 		moved := false
 		for _, t := range c.scratch {
-			if !t.live() || t.path().Across().Link != l.id || now.Sub(max(t.submitted, p.since)) < limit {
+			if !t.live() || t.path().Across().Link != l.id || c.awake(now).Sub(max(t.queued, p.since)) < limit {
 				continue
 			}
 			err := c.silentError(p, now)
@@ -303,7 +302,6 @@ func (c *Core) Silent(number uint32) bool {
 
 // Answered says that a peer has answered by another way, as the control plane.
 func (c *Core) Answered(number uint32, now clock.Time) {
-	c.wakeUp(now)
 	if p := c.peers[number]; p != nil && p.gone == nil {
 		c.peerSpoke(p, c.awake(now), now)
 	}
@@ -324,8 +322,8 @@ func (c *Core) Liveness(q Question, signs transport.Signs, now clock.Time) {
 		c.peerSpoke(p, c.awake(signs.Spoke), now)
 	}
 	if signs.Moved != 0 {
-		r.noted = max(r.noted, signs.Moved)
-		p.moved = max(p.moved, c.awake(signs.Moved))
+		moved := c.awake(signs.Moved)
+		r.noted, p.moved = max(r.noted, moved), max(p.moved, moved)
 	}
 	heard := clock.Time(0)
 	if signs.Heard != 0 {

@@ -238,6 +238,61 @@ func TestOurOwnPauseEndsNothingDirty(t *testing.T) {
 	require.NotContains(t, r.kinds(), event.Dirty)
 }
 
+// TestOurOwnPauseEndsNothingThatWaits: for room on a rail, for a rail, for a rail on which its keys work, or for a peer
+// that was silent before.
+func TestOurOwnPauseEndsNothingThatWaits(t *testing.T) {
+	wait := func(r *rig, id plan.LinkID) BatchID { return r.submit(to(r.core, id), High, kib, clock.Never) }
+	for name, begin := range map[string]func(r *rig) BatchID{
+		"for room": func(r *rig) BatchID {
+			r.fill(1)
+			r.submit(to(r.core, r.core.links[1].id), High, 128*kib, clock.Never)
+			return wait(r, r.core.links[1].id)
+		},
+		"for the first rail": func(r *rig) BatchID { return wait(r, r.link(1, 1, 0, kib)) },
+		"for a rail": func(r *rig) BatchID {
+			id := r.link(1, 1, 1, kib)
+			r.core.RailDown(id, railOf(id, 0, 1), broken(errs.ScopeRail), r.now)
+			return wait(r, id)
+		},
+		"for a silent peer": func(r *rig) BatchID {
+			b := r.fill(1)
+			r.pass(time.Second, nothing)
+			require.Contains(r, r.kinds(), event.PeerSilent)
+			return b
+		},
+	} {
+		r := newRig(t, Options{Stall: 3 * time.Second, Outage: 2500 * ms})
+		b := begin(r)
+		r.pass(500*ms, nothing)
+		r.core.Deadline()
+		r.wait(time.Minute)
+		r.pass(500*ms, nothing)
+		require.Equal(t, Pending, r.status(b).State, "%s: %v", name, r.status(b).Err)
+		r.pass(3*time.Second, nothing)
+		require.NotEqual(t, Initial, r.core.batches[b.Slot()].tasks[0].verdict, "%s: the rest of its time is over", name)
+	}
+}
+
+// TestOurOwnPauseCondemnsNoRail: the answer of a rail that was suspected may lie in the socket that nobody has read.
+func TestOurOwnPauseCondemnsNoRail(t *testing.T) {
+	r := newRig(t, Options{})
+	r.fill(2)
+	id := r.core.links[1].id
+	for i := 0; i < 100 && !slices.Contains(r.kinds(), event.RailSuspected); i++ {
+		r.core.Progress(id, railOf(id, 1, 1), r.now)
+		r.pass(ms, nothing)
+	}
+	require.Contains(t, r.kinds(), event.RailSuspected)
+	r.core.Deadline()
+	r.wait(time.Minute)
+	require.NotContains(t, r.kinds(), event.RailCondemned)
+	for range 1200 {
+		r.core.Progress(id, railOf(id, 1, 1), r.now)
+		r.pass(ms, nothing)
+	}
+	require.Contains(t, r.kinds(), event.RailCondemned, "it counts on behind the stop")
+}
+
 // TestADeadRailIsFoundAfterOurOwnPause: the clock of its silence goes on at once.
 func TestADeadRailIsFoundAfterOurOwnPause(t *testing.T) {
 	r := newRig(t, Options{})

@@ -28,7 +28,7 @@ func (c *Core) queueBehind(t, before *task, now clock.Time) bool {
 		t.spec.Deadline != before.spec.Deadline || !fits(&t.spec, 0) {
 		return false
 	}
-	t.queued, t.queue.in = now, q
+	t.queued, t.queue.in = c.awake(now), q
 	q.depth++
 	q.bytes += t.spec.Length
 	q.tasks.PushBack(&t.queue.Node, t)
@@ -161,7 +161,7 @@ var errClosed = errs.New(errs.NoRoute, "transfer", "the link was closed").WithSc
 
 // queued keeps the link's books when work of a task arrives.
 func (c *Core) queued(l *link, t *task, now clock.Time) {
-	t.queued = now
+	t.queued = c.awake(now)
 	l.peer.wanted = now
 	c.voidBids()
 	if l.peer.resting {
@@ -244,12 +244,13 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 		return
 	}
 	limit, since := c.patience(l)
+	awake := c.awake(now)
 	if l.up > 0 && l.healthy() && l.peer.open == 0 {
 		if l.keyed {
 			c.tendKeyed(l, now)
 		}
-		if now.Sub(since) < limit {
-			c.timers.SetSooner(&l.timer, since.Add(limit))
+		if awake.Sub(since) < limit {
+			c.timers.SetSooner(&l.timer, c.wall(since.Add(limit)))
 			return
 		}
 	}
@@ -274,17 +275,17 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 			elsewhere = min(due, t.queued.Add(patience))
 		}
 		switch {
-		case (leave || elsewhere <= now) && c.leaveForBetter(t, l, c.blameLink(cause, t, l), now):
-		case due <= now:
+		case (leave || elsewhere <= awake) && c.leaveForBetter(t, l, c.blameLink(cause, t, l), now):
+		case due <= awake:
 			c.endTask(t, Failed, c.blameLink(cause, t, l), now)
-		case elsewhere > now:
+		case elsewhere > awake:
 			next = min(next, elsewhere)
 		default:
 			next = min(next, due)
 		}
 	}
 	if next != clock.Never {
-		c.timers.SetSooner(&l.timer, max(next, now.Add(patience/16)))
+		c.timers.SetSooner(&l.timer, max(c.wall(next), now.Add(patience/16)))
 	}
 }
 

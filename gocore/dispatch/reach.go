@@ -103,7 +103,7 @@ func (c *Core) tendKeyed(l *link, now clock.Time) {
 	if l.fell > 0 {
 		patience = min(c.options.Outage, c.options.Stall)
 	}
-	next := clock.Never
+	next, awake := clock.Never, c.awake(now)
 	c.gather(l)
 	for _, t := range c.scratch {
 		if !t.live() {
@@ -119,14 +119,14 @@ func (c *Core) tendKeyed(l *link, now clock.Time) {
 		due := max(t.queued, l.fell).Add(patience)
 		switch {
 		case c.leaveForBetter(t, l, cause, now) || fit == fitUsable: // a rail that is suspected speaks or is given up
-		case due <= now:
+		case due <= awake:
 			c.endTask(t, Failed, cause, now)
 		default:
 			next = min(next, due)
 		}
 	}
 	if next != clock.Never {
-		c.timers.SetSooner(&l.timer, max(next, now.Add(patience/16)))
+		c.timers.SetSooner(&l.timer, max(c.wall(next), now.Add(patience/16)))
 	}
 }
 

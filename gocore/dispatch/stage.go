@@ -192,7 +192,7 @@ func (c *Core) releaseSlots(p *piece) {
 	for i, id := range ids[:n] {
 		s := c.stages[id]
 		s.free = append(s.free, p.slots[i])
-		s.moved = c.last
+		s.moved = c.awake(c.last)
 		if s.spec.Shared && p.sharer != nil {
 			p.sharer.slots--
 		}
@@ -286,7 +286,7 @@ func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
 		w.tasks.PushBack(&t.queue.Node, t)
 	}
 	if !t.watch.Linked() {
-		t.progress = now
+		t.progress = c.awake(now)
 		c.served.PushBack(&t.watch, t)
 	}
 }

@@ -38,53 +38,34 @@ const misjudgedWithin = 50 * time.Millisecond
 // meanwhile.
 const recheckFactor = 4
 
-// awake is the detector's clock.
-func (c *Core) awake(now clock.Time) clock.Time { return now - c.lost }
+// awake is the detector's clock: it stands still while this process is stopped, or not let run. All limits count by it
+// that are nobody's deadline: a stop of ours is no peer's fault, and the limits must not be faster than the detector
+// whose verdict they wait for. Deadlines are their users' and count by the wall clock.
+func (c *Core) awake(now clock.Time) clock.Time {
+	c.wakeUp(now)
+	return now - c.lost
+}
 
-// wakeUp notes the time for which a step was due and did not come: this process was stopped, or not let run. It comes
-// before all news, which would be taken for late. The limits of requests are put off by all of that time too, small
-// latenesses in sums: the detector must not be slower than the limits that wait for its verdict.
+// wall is when the detector's clock will show a time, if this process is let run until then.
+func (c *Core) wall(awake clock.Time) clock.Time { return awake + c.lost }
+
+// wakeUp notes the time for which a step was due and did not come. It comes before all news, which would be taken for
+// late.
 func (c *Core) wakeUp(now clock.Time) {
+	c.last = max(c.last, now)
 	late := now - c.promised
 	if c.promised == 0 || late <= clock.Time(clockStallMin) {
 		return
 	}
 	c.promised = 0
 	c.lost += late
-	if c.unforgiven += late; c.unforgiven < forgiveLeast {
-		return
-	}
-	c.forgive(c.unforgiven, now)
-	c.unforgiven = 0
-	if late >= forgiveLeast {
+	if late >= resumeLeast {
 		c.resumeMeters(now)
 	}
 }
 
-// forgiveLeast is the sum of latenesses at which the limits of requests are put off. They are seconds, and each time
-// costs a walk over all requests that are being served.
-const forgiveLeast = clock.Time(100 * time.Millisecond)
-
-// forgive puts off the limits that count while this process runs: it was stopped for some time, and that is nobody's
-// fault. Deadlines are their users' and stay.
-func (c *Core) forgive(late, now clock.Time) {
-	for t := c.served.First(); t != nil; t = t.watch.After() {
-		t.progress = min(t.progress+late, now)
-	}
-	for i := range c.ending {
-		for t := c.ending[i].First(); t != nil; t = t.watch.After() {
-			t.progress = min(t.progress+late, now)
-		}
-	}
-	for _, l := range c.links {
-		if l == nil {
-			continue
-		}
-		if l.down != 0 {
-			l.down = min(l.down+late, now)
-		}
-	}
-}
+// resumeLeast is the length of a stop from which the samples of rates begin anew.
+const resumeLeast = clock.Time(100 * time.Millisecond)
 
 // resumeMeters begins the samples of all rails and NICs anew after one long stop.
 func (c *Core) resumeMeters(now clock.Time) {
@@ -224,6 +205,7 @@ func (c *Core) suspectRail(r *railState, silent time.Duration, now clock.Time) {
 	r.errors++
 	c.lowerHealth(r, err, now)
 	c.railEvent(event.Event{Kind: event.RailSuspected, Took: silent, Bytes: r.bytes, Err: err}, r, now)
+	r.doubted = c.awake(now)
 	c.observe(r, rail.Silenced, now)
 	c.recallFlight(r, now)
 	c.tendLink(r.link, now)

@@ -37,8 +37,8 @@ type task struct {
 	cursor      uint64 // bytes below were cut once
 	acked       uint64
 	submitted   clock.Time
-	queued      clock.Time // when it, or a piece of it, last began to wait for its link
-	progress    clock.Time // last acknowledgement; in ending, when that began
+	queued      clock.Time // when it, or a piece of it, last began to wait for its link, by the detector's clock
+	progress    clock.Time // last acknowledgement, by the detector's clock; in ending, when that began
 	replaced    clock.Time // first refusal of a key on its route without a known successor; 0 for none
 	index       uint32
 	gathered    uint32      // the number of the latest list that has it, see gather

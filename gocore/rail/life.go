@@ -67,7 +67,6 @@ func (e Event) String() string {
 // While the whole peer is silent (Presence), no rail of it changes its state for silence.
 type Life struct {
 	state   State
-	since   clock.Time // when the state began
 	back    clock.Time // when the rail last left a pause or a suspicion; 0 if it never was out
 	Breaker Breaker
 	Start   SlowStart
@@ -83,8 +82,7 @@ type Change struct {
 func (c Change) Recovered() bool { return c.To == Up && (c.From == Paused || c.From == Suspected) }
 
 // Born begins the life of a rail that has come up.
-func Born(onProbation bool, now clock.Time) Life {
-	l := Life{since: now}
+func Born(onProbation bool) (l Life) {
 	if onProbation {
 		l.state = Probation
 	}
@@ -102,9 +100,6 @@ func (l *Life) Inherit(old *Life, now clock.Time) {
 // State is the current state.
 func (l *Life) State() State { return l.state }
 
-// Since is when the current state began.
-func (l *Life) Since() clock.Time { return l.since }
-
 // Back is when the rail last left a pause or a suspicion: slices that were sent before may fail by the trouble that is
 // over.
 func (l *Life) Back() clock.Time { return l.back }
@@ -119,7 +114,7 @@ func (l *Life) Observe(e Event, s *Settings, now clock.Time) Change {
 	if change.To == change.From {
 		return change
 	}
-	l.state, l.since = change.To, now
+	l.state = change.To
 	if change.Recovered() || e == Spoke { // a suspicion may end in a pause
 		l.back = now
 		if e != Delivered {

@@ -73,7 +73,7 @@ func (p *theatre) play(t *testing.T, script string) string {
 func (p *theatre) command(t *testing.T, words []string) string {
 	switch words[0] {
 	case "born":
-		p.life = Born(len(words) > 1 && words[1] == "probation", p.now)
+		p.life = Born(len(words) > 1 && words[1] == "probation")
 		return p.describe(Change{From: p.life.state, To: p.life.state})
 	case "settings":
 		for _, word := range words[1:] {
@@ -82,7 +82,7 @@ func (p *theatre) command(t *testing.T, words []string) string {
 		return "ok"
 	case "inherit":
 		old := p.life
-		p.life = Born(false, p.now)
+		p.life = Born(false)
 		p.life.Inherit(&old, p.now)
 		return p.describe(Change{From: old.state, To: p.life.state})
 	}
