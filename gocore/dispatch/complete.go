@@ -143,6 +143,7 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
 			r.device.noteDelivery(r, a, delivered, took, now)
 			r.came = a.Length
+			r.brought[a.Class] += delivered
 			r.lastGood = now
 		}
 	}

@@ -385,7 +385,7 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 	r.flight.PushBack(&a.flight, a)
 	r.bytes += length
 	r.slices++
-	a.ahead = r.bytes
+	a.ahead, a.brought, a.passed = r.bytes, r.brought[a.Class], false
 	r.posted = c.ids
 	l.outstanding++
 	l.flying[t.spec.Class]++

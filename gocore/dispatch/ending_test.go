@@ -355,3 +355,44 @@ func TestRailsOfAPeerThatHasGoneCountNowhere(t *testing.T) {
 	require.Equal(t, [2]int{1, 0}, [2]int{g.RailsUp, g.RailsDown})
 	require.Len(t, r.core.Rails(), 1)
 }
+
+// lose makes a rail lose a slice of MEDIUM, and deliver others of a class behind it for some time.
+func (r *rig) lose(class uint8, d time.Duration) (lost BatchID) {
+	id := r.link(1, 1, 1, 1<<20)
+	p := to(r.core, id)
+	lost = r.submit(p, Medium, 64*kib, clock.Never)
+	require.Len(r, r.out, 1)
+	for end := r.now.Add(d); r.now < end && r.status(lost).State == Pending; {
+		r.submit(p, class, 64*kib, clock.Never)
+		r.core.Progress(id, r.out[0].Rail, r.now)
+		r.finish(len(r.out)-1, nil)
+		r.wait(100 * ms)
+	}
+	return lost
+}
+
+// TestASliceThatOthersHavePassedIsSentAgain: its transport has forgotten it, and the rail goes on.
+func TestASliceThatOthersHavePassedIsSentAgain(t *testing.T) {
+	r := newRig(t, Options{Stall: 3 * time.Second})
+	lost := r.lose(Medium, 4*time.Second)
+	require.Len(t, r.out, 2)
+	r.finish(1, nil)
+	require.Equal(t, Pending, r.status(lost).State, "a straggler may still write")
+	r.finish(0, withdrawn)
+	require.Equal(t, Completed, r.status(lost).State)
+}
+
+// TestASliceThatOthersHavePassedClaimsNoProgress: the stall limit ends its task, if the transport never says more. What
+// is more urgent may pass it for as long as it likes.
+func TestASliceThatOthersHavePassedClaimsNoProgress(t *testing.T) {
+	r := newRig(t, Options{Stall: 3 * time.Second})
+	s := r.status(r.lose(Medium, time.Minute))
+	require.Equal(t, Failed, s.State)
+	require.True(t, s.Dirty)
+	require.ErrorContains(t, s.Err, "no progress for 3s")
+	require.Equal(t, uint16(hedgesMost), s.Attempts)
+
+	r = newRig(t, Options{Stall: 3 * time.Second})
+	require.Equal(t, Pending, r.status(r.lose(High, time.Minute)).State)
+	require.Len(t, r.out, 1)
+}

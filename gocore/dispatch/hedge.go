@@ -44,7 +44,7 @@ func (c *Core) hedge(l *link, now clock.Time) {
 	}
 }
 
-// hedgesMost bounds how often the bytes of a slice are sent, hedges included, before the tail leaves them alone.
+// hedgesMost bounds how often the bytes of a slice are sent, hedges included, before they are left alone.
 const hedgesMost = 3
 
 // tries is how often the first bytes of a slice were sent.

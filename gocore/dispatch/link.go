@@ -117,8 +117,9 @@ type railState struct {
 	doubted    clock.Time // when it was last suspected, by the detector's clock
 	lastGood   clock.Time // last completion with bytes
 	errors     uint64
-	carried    uint64 // bytes
-	came       uint64 // bytes of the slice that came back last
+	carried    uint64             // bytes
+	brought    [ClassCount]uint64 // of these, bytes of each class in this generation
+	came       uint64             // bytes of the slice that came back last
 	timer      timer
 	submit     mark
 	withdraw   mark

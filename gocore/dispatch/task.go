@@ -76,6 +76,8 @@ type attempt struct {
 	ahead           uint64 // bytes in flight on the rail when it was posted, its own among them
 	active          uint64 // bytes in flight on the NIC then, its own included, of all processes that are known
 	alone           bool   // nothing was in flight on the rail and its NIC when it was posted
+	brought         uint64 // bytes of its class that the rail had carried when it was posted, see attempt.isPassed
+	passed          bool   // others have passed it, see Core.resendPassed
 	replaced        bool   // its pieces were sent again, see Core.replaceSlice
 	state           attemptState
 }
