@@ -44,7 +44,7 @@ func (d *device) outranked(l *link, class int) bool {
 	}
 	for _, r := range d.rails {
 		other := r.link
-		if other == l || r.rank != other.rank || r.rank == rankNever || other.peer.open > 0 {
+		if other == l || r.rank != other.rank || r.rank == rankNever || other.peer.held() {
 			continue
 		}
 		for k := range class {

@@ -146,7 +146,8 @@ func (o Options) withDefaults() Options {
 
 // LinkSpec describes a link when it is added.
 type LinkSpec struct {
-	Peer      uint32 // the engine's number of the peer; links of one peer share open withdrawals
+	Peer      uint32       // the engine's number of the peer
+	Engine    transport.ID // that the peer is: peers that are one share open withdrawals; zero: it is the only one
 	PeerName  string
 	Transport uint8
 	Link      transport.Link

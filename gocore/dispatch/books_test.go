@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -247,4 +248,39 @@ func TestNewsOfAnOldGenerationOrOfAPeerThatHasEndedComeTooLate(t *testing.T) {
 	r.railUp(id, 0, 3, 1<<20)
 	require.Equal(t, railOf(id, 0, 2), r.core.link(id).rails[0].id)
 	require.Zero(t, r.core.link(id).up)
+}
+
+// One engine may be open under two addresses, or was closed and opened again. A slice of before may land in the same
+// memory, so nothing goes there by any of its peers.
+func TestAnEngineIsHeldUnderEachOfItsAddresses(t *testing.T) {
+	for name, end := range map[string]func(r *rig){
+		"it confirms": func(r *rig) { r.finish(0, withdrawn) },
+		"it has gone": func(r *rig) { r.core.PeerGone(1, broken(errs.ScopeLink), r.now); r.step() },
+	} {
+		r := newRig(t, Options{FenceNetwork: time.Second})
+		open := func(peer uint32, engine uint64) plan.LinkID {
+			id := r.core.AddLink(LinkSpec{Peer: peer, Engine: transport.NumberedID(engine), Info: &transport.Info{}})
+			r.railUp(id, 0, 1, 128*kib)
+			return id
+		}
+		first, other := open(1, 1), open(3, 2)
+		r.submit(to(r.core, first), High, kib, r.now.Add(10*ms))
+		r.wait(10 * ms)
+		r.wait(time.Second)
+		require.Contains(t, r.kinds(), event.Dirty)
+		second := open(2, 1)
+		r.submit(to(r.core, other), High, kib, clock.Never)
+		require.Len(t, r.out, 2, "another engine")
+		b := r.submit(to(r.core, second), High, kib, clock.Never)
+		require.Len(t, r.out, 2, "the same engine, opened under another address")
+		require.Contains(t, r.core.Explain(second), "waits for the peer to confirm the withdrawal of 1 slices")
+		end(r)
+		require.NotEmpty(t, r.out, name)
+		r.drain()
+		require.Equal(t, Completed, r.status(b).State, name)
+		for _, id := range []plan.LinkID{first, second, other} {
+			r.core.RemoveLink(id)
+		}
+		require.Empty(t, r.core.engines, "nothing is left of it")
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Bounds on the work of one step; the rest follows in the next one, which is due at once.
@@ -40,6 +41,7 @@ type Core struct {
 
 	linkTable
 	peers     map[uint32]*peer
+	engines   map[transport.ID]*remoteEngine
 	stages    []*stage // by StageID; 0 is none
 	slotWaits uint64   // for slots of stages
 
@@ -93,6 +95,7 @@ func New(options Options) *Core {
 		stages:    make([]*stage, 1),
 		gates:     []*gate{{}}, // 0 is none
 		peers:     map[uint32]*peer{},
+		engines:   map[transport.ID]*remoteEngine{},
 		devices:   map[deviceKey]*device{},
 		ends:      endTable{byName: map[string]*end{}},
 		tasks:     intrusive.Slab[task]{Chunk: 64},

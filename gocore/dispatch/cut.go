@@ -12,7 +12,7 @@ import (
 // pump cuts slices until no rail of the link has room or nothing waits.
 func (c *Core) pump(l *link, now clock.Time) {
 	c.settle(l, now)
-	if l.peer.open > 0 || l.up == 0 {
+	if l.peer.held() || l.up == 0 {
 		c.releaseNext(l, now)
 		return
 	}

@@ -35,5 +35,5 @@
 // Relocate. Their deadlines count meanwhile.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179, 0185.
+// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179, 0185, 0195.
 package dispatch

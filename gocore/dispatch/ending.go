@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -214,9 +215,7 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 		t.batch.remember(p, a.rail.link)
 		if a.state != attemptOpen {
 			a.state = attemptOpen
-			if a.rail.link.peer.gone == nil {
-				a.rail.link.peer.open++
-			}
+			a.rail.link.peer.owe(1)
 			c.fenceRail(a.rail, now)
 		}
 		p = next
@@ -267,18 +266,62 @@ func (c *Core) fenceRail(r *railState, now clock.Time) {
 	c.tendLink(r.link, now)
 }
 
-// confirmWithdrawal closes one open withdrawal of a peer; with the last one its links go on.
+// remoteEngine is the engine that a peer is. One engine may be several peers: it is open under two addresses, or was
+// closed and opened again. What they have in common is its memory, in which a slice of one may still land.
+type remoteEngine struct {
+	peers []*peer
+	open  int // slices that outlived their task: nothing goes to any of its peers before they have completed
+}
+
+// held reports whether nothing may go to the peer: the engine has not confirmed withdrawals.
+func (p *peer) held() bool { return p.engine.open > 0 }
+
+// owe adds to the open withdrawals of a peer. One that has gone owes nothing.
+func (p *peer) owe(n int) {
+	if p.gone == nil {
+		p.open += n
+		p.engine.open += n
+	}
+}
+
+// enterPeer makes a new peer one of its engine's.
+func (c *Core) enterPeer(p *peer, id transport.ID) {
+	if p.engine = c.engines[id]; p.engine == nil {
+		p.engine = &remoteEngine{}
+		if !id.IsZero() {
+			c.engines[id] = p.engine
+		}
+	}
+	p.engine.peers = append(p.engine.peers, p)
+}
+
+// leavePeer is the end of a peer without links. Nothing of it is out.
+func (c *Core) leavePeer(p *peer, id transport.ID) {
+	of := p.engine
+	of.peers = slices.DeleteFunc(of.peers, func(other *peer) bool { return other == p })
+	if len(of.peers) == 0 {
+		delete(c.engines, id)
+	}
+}
+
+// confirmWithdrawal closes one open withdrawal of a peer; with the last one of its engine all links there go on.
 func (c *Core) confirmWithdrawal(p *peer, now clock.Time) {
 	if p.open == 0 {
 		return // the peer has gone
 	}
-	p.open--
-	if p.open > 0 {
+	if p.owe(-1); p.held() {
 		return
 	}
 	c.emit(event.Event{Kind: event.Withdrawn, Time: now, Peer: p.name})
-	for _, l := range p.links {
-		c.activate(l)
+	c.releasePeers(p)
+}
+
+// releasePeers makes the links to an engine look whether they may go on.
+func (c *Core) releasePeers(p *peer) {
+	for _, other := range p.engine.peers {
+		for _, l := range other.links {
+			c.activate(l)
+		}
 	}
 }
 

@@ -20,8 +20,8 @@ func (c *Core) Explain(id plan.LinkID) string {
 	switch {
 	case l.peer.gone != nil:
 		fmt.Fprintf(&b, "the peer has ended: %v", l.peer.gone)
-	case l.peer.open > 0:
-		fmt.Fprintf(&b, "waits for the peer to confirm the withdrawal of %d slices", l.peer.open)
+	case l.peer.held():
+		fmt.Fprintf(&b, "waits for the peer to confirm the withdrawal of %d slices", l.peer.engine.open)
 	case l.up > 0:
 		fmt.Fprintf(&b, "%d of %d rails up", l.up, len(l.rails))
 	case l.dialing:

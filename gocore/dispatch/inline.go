@@ -86,7 +86,7 @@ func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservatio
 // of the other. Where a transport has such slices waiting in a queue of its own, it refuses to carry out anything
 // before them itself.
 func (l *link) quiet(class uint8) bool {
-	if l.peer.open > 0 || l.peer.gone != nil || l.spec.Info == nil {
+	if l.peer.held() || l.peer.gone != nil || l.spec.Info == nil {
 		return false
 	}
 	for k := range int(class) + 1 {

@@ -120,7 +120,7 @@ func TestWhatCannotBeCarriedOutAtOnceIsLeftToTheCore(t *testing.T) {
 		"suspected rail": func(r *rig, _ *TaskSpec) {
 			r.core.observe(r.core.links[1].rails[0], rail.Silenced, r.now)
 		},
-		"open withdrawal":   func(r *rig, _ *TaskSpec) { r.core.links[1].peer.open = 1 },
+		"open withdrawal":   func(r *rig, _ *TaskSpec) { r.core.links[1].peer.owe(1) },
 		"peer gone":         func(r *rig, _ *TaskSpec) { r.core.PeerGone(1, nil, r.now) },
 		"deadline passed":   func(r *rig, s *TaskSpec) { s.Deadline = r.now },
 		"longer than slice": func(_ *rig, s *TaskSpec) { s.Length = 64*kib + 1 },

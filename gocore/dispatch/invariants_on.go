@@ -50,6 +50,13 @@ func (c *Core) checkInvariants() {
 		if p.gone == nil && p.open != open {
 			violated("peer %s has %d open withdrawals, %d slices outlived their tasks", p.name, p.open, open)
 		}
+		all := 0
+		for _, other := range p.engine.peers {
+			all += other.open
+		}
+		if p.engine.open != all {
+			violated("the engine of peer %s has %d open withdrawals, its peers have %d", p.name, p.engine.open, all)
+		}
 	}
 	for _, d := range c.devices {
 		c.checkNIC(d)

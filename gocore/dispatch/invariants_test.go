@@ -25,6 +25,7 @@ func TestTheModelsInvariantsFindEachMutant(t *testing.T) {
 		"slices of the core":   func(c *Core, _ *link, _ *railState, _ *attempt) { c.outstanding = 0 },
 		"a slice that is back": func(_ *Core, _ *link, _ *railState, a *attempt) { a.state = attemptBack },
 		"open withdrawals":     func(_ *Core, l *link, _ *railState, _ *attempt) { l.peer.open++ },
+		"a held engine":        func(_ *Core, l *link, _ *railState, _ *attempt) { l.peer.engine.open++ },
 		"bytes of a task":      func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.task.acked++ },
 		"slices of a task":     func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.task.outstanding++ },
 		"a verdict by the way": func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.task.verdict = Failed },

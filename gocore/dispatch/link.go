@@ -160,6 +160,7 @@ func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
 		p = &peer{name: spec.PeerName}
 		p.timer.Owner.peer = p
 		c.peers[spec.Peer] = p
+		c.enterPeer(p, spec.Engine)
 	}
 	for int(spec.Transport) >= len(c.counters) {
 		c.growCounters()
@@ -210,6 +211,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 	if len(p.links) == 0 {
 		c.timers.Stop(&p.timer)
 		delete(c.peers, l.spec.Peer)
+		c.leavePeer(p, l.spec.Engine)
 	}
 }
 
@@ -380,7 +382,9 @@ func (c *Core) PeerGone(number uint32, cause *errs.Error, now clock.Time) {
 	if cause == nil {
 		cause = errs.New(errs.PeerUnreachable, "peer", "the peer has ended").OfPeer(p.name)
 	}
-	p.gone, p.open = cause, 0
+	p.owe(-p.open)
+	p.gone = cause
+	c.releasePeers(p)
 	c.timers.Stop(&p.timer)
 	c.sense(p, rail.Left, 0, now)
 	for _, l := range p.links {

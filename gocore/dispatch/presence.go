@@ -24,11 +24,12 @@ import (
 // it sent, a rail that came up. Nothing else ends a silence, because the kernel of a stopped process goes on to
 // acknowledge. peer.moved is progress: a peer owes no answer to a slice that is still on its way.
 
-// peer holds the facts that the links to one engine share.
+// peer holds the facts that the links to one engine share, under one address.
 type peer struct {
 	name     string
 	links    []*link
-	open     int           // slices that outlived their task: nothing goes to the peer before they have completed
+	engine   *remoteEngine // that it is
+	open     int           // its own part of the engine's open withdrawals
 	presence rail.Presence // changed by sense alone
 	since    clock.Time    // when that began by the detector's clock, 0 for ever
 	gone     *errs.Error   // why its presence is rail.Gone

@@ -245,7 +245,7 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 	}
 	limit, since := c.patience(l)
 	awake := c.awake(now)
-	if l.up > 0 && l.healthy() && l.peer.open == 0 {
+	if l.up > 0 && l.healthy() && !l.peer.held() {
 		if l.keyed {
 			c.tendKeyed(l, now)
 		}
@@ -302,10 +302,11 @@ func (c *Core) whyWaiting(l *link, now clock.Time) *errs.Error {
 		return errs.New(errs.PeerUnreachable, "transfer", "no rail came up within %v", limit).
 			WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("link_wait_ms and peer_outage_timeout are the limits").
 			WithPeer(l.peer.name, name, "")
-	case l.peer.open > 0:
+	case l.peer.held():
 		return errs.New(errs.Timeout, "transfer",
 			"the peer has not confirmed the withdrawal of %d earlier slices within %v",
-			l.peer.open, c.options.Stall).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.name, name, "")
+			l.peer.engine.open, c.options.Stall).WithScope(errs.ScopeLink, errs.SideRemote).
+			WithPeer(l.peer.name, name, "")
 	}
 	if !l.healthy() {
 		return errs.New(errs.Timeout, "transfer", "all rails are suspected or paused").

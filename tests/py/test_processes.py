@@ -94,6 +94,29 @@ def test_a_stopped_peer_costs_the_time_out_and_no_more(engines: Open, peers: Sta
         memory.check()
 
 
+def test_a_peer_that_may_still_write_is_left_alone_under_its_other_address_too(engines: Open, peers: Start) -> None:
+    engine, peer = engines(), peers()
+    local = engine.allocate(4096)
+    segment, other = engine.open(peer.address), engine.open(peer.address.replace("127.0.0.1", "localhost"))
+    for remote in segment["kv"], other["kv"]:
+        engine.write(local, remote[0:4096]).result(10)
+    peer.stop()
+    local.view[:] = b"1" * 4096
+    old = engine.write(local, segment["kv"][0:4096], timeout=0.1)
+    with pytest.raises(tent.TransferTimeoutError) as caught:
+        old.result(10)
+    assert caught.value.dirty
+    local.view[:] = b"2" * 4096
+    new = engine.write(local, other["kv"][0:4096])
+    assert not new.done()
+    assert new.attempts == 0, "nothing of it was sent"
+    peer.resume()
+    assert new.result(30) == 4096
+    arrived = engine.allocate(4096)
+    engine.read(arrived, segment["kv"][0:4096]).result(30)
+    assert bytes(arrived.view) == b"2" * 4096
+
+
 def test_every_wait_ends_at_its_time_out_while_the_peer_is_stopped(engines: Open, peers: Start) -> None:
     engine, peer = engines(), peers()
     segment = engine.open(peer.address)
