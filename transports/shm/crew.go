@@ -1,8 +1,11 @@
 package shm
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -43,9 +46,35 @@ func (c *crew) start(t *Transport, workers int) {
 	}
 }
 
-func (c *crew) stop() {
+// stop ends the workers and reports whether all have ended in time: the kernel may hold one up in a copy.
+func (c *crew) stop(limit time.Duration) bool {
 	close(c.quit)
-	c.running.Wait()
+	ended := make(chan struct{})
+	go func() {
+		c.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
+// stuck is the error of copies that have not ended. They end by themselves later, if the kernel lets them go on.
+func (q *queue) stuck() *errs.Error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var copies []string
+	for i := range q.entries {
+		if e := &q.entries[i]; e.copiers > 0 {
+			copies = append(copies, fmt.Sprintf("%s of %d bytes at %#x", e.slice.Op, e.slice.Length, e.slice.Local))
+		}
+	}
+	return errs.New(errs.Timeout, "shm.close", "copies have not ended: %s", strings.Join(copies, "; ")).
+		WithScope(errs.ScopeTransport, errs.SideLocal).
+		WithHint("their memory must stay; look at the file system or the driver that has its pages")
 }
 
 // borrow gives a caller a copier; there are as many as have been needed at once.

@@ -288,6 +288,27 @@ func TestMemoryOfACopierThatOutlivesCloseStays(t *testing.T) {
 	require.NoError(t, a.tr.Free(unseen))
 }
 
+// A page of a file system or of a driver may never come. The copier that waits for it keeps nobody from the rest of the
+// end: peers are refused, and Close names the copy.
+func TestCloseDoesNotWaitForACopierThatIsStuck(t *testing.T) {
+	a := &alone{up: make(chan transport.RailInfo, 8)}
+	tr, err := Factory{}.Open(context.Background(), Settings{}, a, a)
+	require.NoError(t, err)
+	a.tr = tr.(*Transport)
+	release := make(chan struct{})
+	a.tr.crew.running.Go(func() { <-release })
+	defer close(release)
+	q, copied := &a.tr.queue, &bite{}
+	q.mu.Lock()
+	require.True(t, q.enterLocked(&transport.Slice{Op: transport.Write, Local: 0x7000, Length: 4096}, &link{}, nil))
+	require.True(t, q.takeLocked(copied))
+	q.mu.Unlock()
+	require.ErrorContains(t, tr.Close(t.Context()), "copies have not ended: WRITE of 4096 bytes at 0x7000")
+	_, err = tr.Serve(t.Context(), a.Self(), nil)
+	require.Error(t, err, "no peer gets in")
+	require.True(t, a.tr.memory.closed, "the rest has ended")
+}
+
 // Mappings of memory that its owner took back go, although nobody detaches.
 func TestMappingsOfClosedRegionsGo(t *testing.T) {
 	a, number, _ := newAlone(t, Settings{reach: reachMapped})

@@ -187,7 +187,7 @@ func (l *link) explain() string {
 }
 
 // Close ends everything. Slices are completed, peers told, and the memory of this process is left alone by all of them,
-// or the error names those that cannot be waited for. Memory from Allocate stays until it is freed.
+// or the error names the copies and the peers that cannot be waited for. Memory from Allocate stays until it is freed.
 func (t *Transport) Close(ctx context.Context) error {
 	return t.life.Close(context.Background(), func() error { // each step is bounded, by ctx or by access.RevokeLimit
 		ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
@@ -196,12 +196,15 @@ func (t *Transport) Close(ctx context.Context) error {
 			t.Detach(number)
 		}
 		t.Wait() // each link's end is bounded
-		t.crew.stop()
+		var stuck error
+		if !t.crew.stop(leaveLimit) {
+			stuck = t.queue.stuck()
+		}
 		err := t.Point.Close(ctx)
 		if err != nil {
 			t.memory.keepAll()
 		}
 		t.memory.closeFiles()
-		return err
+		return errors.Join(stuck, err)
 	})
 }
