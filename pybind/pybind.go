@@ -70,6 +70,18 @@ func find(id int64) (opened, error) {
 	return opened{}, noEngine(id)
 }
 
+// allOpen returns the engines that are open.
+func allOpen() (list []*engine.Engine) {
+	if p := engines.Load(); p != nil {
+		for _, o := range *p {
+			if o.engine != nil {
+				list = append(list, o.engine)
+			}
+		}
+	}
+	return list
+}
+
 func noEngine(id int64) *errs.Error {
 	return errs.New(errs.EngineClosed, "engine", "engine %d is closed", id)
 }
@@ -170,9 +182,13 @@ func pruneLocked(id int64) {
 	}
 }
 
-// guard turns a panic into an error, which gopy would turn into the end of the process, and any error into JSON.
+// guard turns a panic into an error, which gopy would turn into the end of the process, and any error into JSON. Where
+// the panic has left an engine locked, it does end the process.
 func guard(err *error) {
 	if p := recover(); p != nil {
+		for _, e := range allOpen() {
+			e.EndIfStuck(p)
+		}
 		*err = errs.New(errs.Internal, "engine", "a bug in tent: %v", p).WithHint("please report: %s",
 			firstLines(debug.Stack()))
 	}

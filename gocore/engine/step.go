@@ -71,6 +71,7 @@ func (e *Engine) step() { e.stepAt(clock.Now()) }
 
 // stepAt is step for a caller that has read the time under e.mu.
 func (e *Engine) stepAt(now clock.Time) {
+	defer endOnPanic()
 	if e.inbox.filled.Load() {
 		e.inbox.swap(&e.taken)
 		e.core.Refuse(e.taken.refused, now)
