@@ -174,7 +174,7 @@ func (c *Core) rekeyPiece(p *piece, a *attempt, now clock.Time) bool {
 		return true
 	}
 	if t.replaced == 0 {
-		t.replaced = now
+		t.replaced = c.awake(now)
 		l.peer.queries, l.peer.again = 0, now
 	}
 	switch {
@@ -187,7 +187,7 @@ func (c *Core) rekeyPiece(p *piece, a *attempt, now clock.Time) bool {
 		l.peer.queries++
 		c.out.Stale = append(c.out.Stale, l.spec.Peer)
 	}
-	if int(p.tries) < c.options.Retries || now.Sub(t.replaced) >= describedWithin {
+	if int(p.tries) < c.options.Retries || c.awake(now).Sub(t.replaced) >= describedWithin {
 		return false
 	}
 	if next, _ := c.nextRoute(t, false); next >= 0 {

@@ -229,6 +229,31 @@ func TestATaskWithoutAnotherRouteAwaitsTheDescriptionOfASlowOwner(t *testing.T) 
 	}
 }
 
+// A stop of this process is no time in which the owner could have described its next key.
+func TestOurOwnPauseDoesNotEndTheWaitForADescription(t *testing.T) {
+	r := newRig(t, Options{Failovers: 1})
+	id := r.link(7, 0, 1, 1<<20)
+	b := r.submit(to(r.core, id), High, 64*kib, clock.Never)
+	try := func(d time.Duration) {
+		for end := r.now.Add(d); r.now < end && r.status(b).State == Pending; {
+			for len(r.out) > 0 {
+				r.finish(0, replaced())
+				r.core.Refreshed(7, r.now)
+				r.step()
+			}
+			r.wait(ms)
+		}
+	}
+	try(time.Second)
+	r.core.Deadline()
+	r.wait(time.Minute)
+	try(500 * ms)
+	require.Equal(t, Pending, r.status(b).State)
+	r.rekey(id, 1, 2)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
 // Tasks that lack a description ask for it together, however many they are, and none waits for the tries of others.
 func TestManyTasksAskForADescriptionAsOneDoes(t *testing.T) {
 	const answer = 5 * ms
