@@ -144,6 +144,22 @@ func TestARailThatKeepsFailingIsPaused(t *testing.T) {
 	require.EqualValues(t, 128*kib, back, "it is used again, with care")
 }
 
+// A lane that breaks fails all of its slices. The rail has ended by that, and is dialled anew: nobody is told of a pause.
+func TestARailThatHasEndedIsNotPaused(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 1, 1, 1<<20)
+	r.submit(to(r.core, id), High, 8*64*kib, clock.Never)
+	require.Len(t, r.out, 8)
+	r.core.RailDown(id, railOf(id, 0, 1), broken(errs.ScopeRail), r.now)
+	r.step()
+	for len(r.out) > 0 {
+		r.finish(0, broken(errs.ScopeRail))
+	}
+	require.Equal(t, []event.Kind{event.RailDown}, r.kinds())
+	require.Zero(t, r.core.totalsFor(1).condemned)
+	require.EqualValues(t, 8, r.core.totalsFor(1).errors)
+}
+
 // A slice of before the pause fails by the trouble that is over.
 func TestAStragglerDoesNotPauseARailThatHasRecovered(t *testing.T) {
 	r := newRig(t, Options{Rail: rail.Settings{Threshold: 1}})

@@ -67,16 +67,14 @@ func (c *Core) railFailed(r *railState, e rail.Event, err *errs.Error, now clock
 	r.errors++
 	c.lowerHealth(r, err, now)
 	opened := c.observe(r, e, now).Opened
-	c.rerank(r.link) // its health has changed
-	if !opened {
+	c.rerank(r.link)            // its health has changed
+	if !opened || !r.usable() { // one that has ended pauses no more, and its next generation comes up when it can
 		return
 	}
 	c.railEvent(event.Event{Kind: event.RailPaused, N: r.life.Breaker.Failures(), Took: r.life.Breaker.Until().Sub(now),
 		Err: err}, r, now)
 	c.totalsOf(r).condemned++
-	if r.usable() {
-		c.timers.Set(&r.timer, now)
-	}
+	c.timers.Set(&r.timer, now)
 	c.tendLink(r.link, now)
 }
 
