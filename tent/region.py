@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import _native, _text
 from ._text import shown
 from .enums import Permission
-from .errors import InvalidArgumentError, InvalidEntryError, TentError
+from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError, TentError
 from .memory import Memory, not_back
 from .quantities import bytes_of, integer_of, list_of, text_of
 from .rights import identities, permission_of
@@ -416,14 +416,16 @@ class Region:
         name = f" {self.name!r}" if self.name else ""
         state = " closed" if self._closed or self._engine.closed else self._missing()
         place = f"at {self.address:#x}" if self.address else "in several ranges"
-        return f"<Region{name} {_text.size(self.size)} {place} {self.location}{state}>"
+        return f"<{type(self).__name__}{name} {_text.size(self.size)} {place} {self.location}{state}>"
 
     def _missing(self) -> str:
-        """The transports on which the region is not, for its repr; nothing where that cannot be asked."""
+        """The transports on which the region is not, or its end, for its repr; nothing where that cannot be asked."""
         if _native.forked():
             return ""
         try:
             states = self.transports
+        except AddressNotRegisteredError:  # a lease of which the time is up, or the region was closed
+            return " closed"
         except TentError:
             return ""
         return "".join(f" {state.split(':')[0]} over {name}" for name, state in states.items() if state != "ready")

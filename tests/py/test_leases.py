@@ -133,11 +133,13 @@ def test_a_lease_ends_with_its_time_and_a_renewal_gives_more(
     pages, peer, own = ends
     long, short = pages.share(pages[0:PART], "long", expires=3600), pages.share(pages[0:PART], expires=0.001)
     there = peer.lease(long.token)
+    assert repr(long).startswith("<Lease 'long' ") and "closed" not in repr(long)
     limit = time.monotonic() + PATIENCE
     while not short.closed:
         assert time.monotonic() < limit, "the lease does not end"
     with pytest.raises(tent.InvalidEntryError, match="share the range again"):
         short.renew(60)
+    assert "closed" in repr(short)
     short.close()
     long.renew(None)
     mover(own).write(own[0:PART], there[0:PART]).result(PATIENCE)
