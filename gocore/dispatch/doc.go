@@ -24,7 +24,7 @@
 //
 // Records that wait equally long are kept in lists, which are in order of time by themselves: tasks that are served
 // (the stall limit), tasks that end (a list each fence bound), and pieces that pause (a list each length). Deadlines,
-// links, rails, peers and NICs have timers. Silence and limits, but for deadlines, are measured by a clock of their own,
+// links, rails, peers and NICs have timers. Silence, and limits but for deadlines, have a clock of their own,
 // Core.awake, which stands still while this process was not let run.
 //
 // # Ends

@@ -267,7 +267,7 @@ func (c *Core) fenceRail(r *railState, now clock.Time) {
 }
 
 // remoteEngine is the engine that a peer is. One engine may be several peers: it is open under two addresses, or was
-// closed and opened again. What they have in common is its memory, in which a slice of one may still land.
+// closed and opened again. They have its memory in common, in which a slice of one may still land.
 type remoteEngine struct {
 	peers []*peer
 	open  int // slices that outlived their task: nothing goes to any of its peers before they have completed
@@ -366,8 +366,8 @@ func (c *Core) postpone(t *task, last clock.Time) {
 	c.served.InsertLast(&t.watch, t, func(other *task) bool { return other.progress <= last })
 }
 
-// lastSign is when something last happened that a task may claim as progress, by the detector's clock. Progress is bytes
-// of a long slice on its rail, a healthy link serving others before it, or a stage giving slots back.
+// lastSign is when something last happened that a task may claim as progress, by the detector's clock. Progress is
+// bytes of a long slice on its rail, a healthy link serving others before it, or a stage giving slots back.
 func (c *Core) lastSign(t *task) clock.Time {
 	last := t.progress
 	for p := t.pieces.First(); p != nil; p = p.mine.After() {
@@ -391,13 +391,13 @@ func (a *attempt) lastSign() clock.Time {
 	return a.rail.noted
 }
 
-// isPassed reports whether slices that were posted behind this one on its rail have come back, of as many bytes as it has
-// itself. Those of its own class alone count: others may be served first, also at the peer.
+// isPassed reports whether slices that were posted behind this one on its rail have come back, of as many bytes as its
+// own. Those of its class alone count: others may be served first, also at the peer.
 func (a *attempt) isPassed() bool {
 	return a.rail.brought[a.Class]-a.brought >= a.ahead+a.Length
 }
 
-// resendPassed sends the slices of a task again that others have passed, and asks for their ends: a transport has
+// resendPassed sends the slices of a task again that others have passed, and asks for their ends. A transport has
 // forgotten them, or they are stuck where their rail is not. It reports whether there were some, each once.
 func (c *Core) resendPassed(t *task, now clock.Time) (some bool) {
 	for p := t.pieces.First(); p != nil; p = p.mine.After() {

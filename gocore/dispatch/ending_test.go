@@ -382,8 +382,8 @@ func TestASliceThatOthersHavePassedIsSentAgain(t *testing.T) {
 	require.Equal(t, Completed, r.status(lost).State)
 }
 
-// TestASliceThatOthersHavePassedClaimsNoProgress: the stall limit ends its task, if the transport never says more. What
-// is more urgent may pass it for as long as it likes.
+// TestASliceThatOthersHavePassedClaimsNoProgress: the stall limit ends its task, if the transport never says more.
+// Slices that are more urgent may pass it for ever.
 func TestASliceThatOthersHavePassedClaimsNoProgress(t *testing.T) {
 	r := newRig(t, Options{Stall: 3 * time.Second})
 	s := r.status(r.lose(Medium, time.Minute))

@@ -144,7 +144,7 @@ func TestARailThatKeepsFailingIsPaused(t *testing.T) {
 	require.EqualValues(t, 128*kib, back, "it is used again, with care")
 }
 
-// A lane that breaks fails all of its slices. The rail has ended by that, and is dialled anew: nobody is told of a pause.
+// A lane that breaks fails all of its slices. The rail has ended by that, and is dialled anew: nobody hears of a pause.
 func TestARailThatHasEndedIsNotPaused(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.link(1, 1, 1, 1<<20)

@@ -429,7 +429,7 @@ func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	}
 }
 
-// patience is how long a task waits for a link as it is now, and from when that counts at the earliest, by the
+// patience is how long a task waits for a link as it is now. Since is from when that counts at the earliest, by the
 // detector's clock.
 func (c *Core) patience(l *link) (limit time.Duration, since clock.Time) {
 	switch {

@@ -39,8 +39,8 @@ const misjudgedWithin = 50 * time.Millisecond
 const recheckFactor = 4
 
 // awake is the detector's clock: it stands still while this process is stopped, or not let run. All limits count by it
-// that are nobody's deadline: a stop of ours is no peer's fault, and the limits must not be faster than the detector
-// whose verdict they wait for. Deadlines are their users' and count by the wall clock.
+// that are nobody's deadline: a stop of ours is no peer's fault, and the limits wait for a verdict of the detector, so
+// they must not be faster. Deadlines are their users' and count by the wall clock.
 func (c *Core) awake(now clock.Time) clock.Time {
 	c.wakeUp(now)
 	return now - c.lost

@@ -39,7 +39,7 @@ type task struct {
 	submitted   clock.Time
 	queued      clock.Time // when it, or a piece of it, last began to wait for its link, by the detector's clock
 	progress    clock.Time // last acknowledgement, by the detector's clock; in ending, when that began
-	replaced    clock.Time // first refusal of a key on its route without a known successor, by the detector's clock; or 0
+	replaced    clock.Time // first refusal of a key without a known successor, by the detector's clock; 0 for none
 	index       uint32
 	gathered    uint32      // the number of the latest list that has it, see gather
 	barred      uint64      // rails of a link that have refused its keys, a bit each by index

@@ -8,8 +8,8 @@ import (
 )
 
 // A panic under the engine's mutex leaves books that agree with nothing, and the mutex locked: each later call would
-// wait for ever, and nobody could say which bytes still move. So it ends the process, with a text that says what to
-// report. A transport or a face that recovers from panics must not hide it. Decision 0194.
+// wait for ever, and nobody could say which bytes still move. So it ends the process, with a text for a report. A
+// transport or a face that recovers from panics must not hide it. Decision 0194.
 
 // issues is where defects are reported.
 const issues = "https://github.com/tent-engine/tent/issues"
@@ -33,7 +33,7 @@ func (e *Engine) EndIfStuck(panicked any) {
 	e.unlockAndDrain()
 }
 
-// endProcess says what has happened, with the stack of the panic, and ends the process whoever recovers from what.
+// endProcess reports a panic with its stack, and ends the process although a caller recovers.
 func endProcess(panicked any) {
 	fmt.Fprintf(os.Stderr, "tent %s: a defect of the engine ends this process: %v\nPlease report it at %s with these "+
 		"lines:\n\n%s\n", Release, panicked, issues, debug.Stack())
