@@ -154,14 +154,20 @@ func (c *Credentials) Connect(ctx context.Context, raw net.Conn) (net.Conn, Proo
 }
 
 // lastWord returns the error of a connection that has ended meanwhile, else the one given: a socket that was closed has
-// no owner any more. So it is with a peer that refuses our certificate, which says so and hangs up, and with a probe.
+// no owner any more. So it is with a peer that refuses our certificate, which says so and hangs up, with a probe, and
+// with a peer that has begun to speak and could not wait for us, as this process was stopped.
 func lastWord(conn net.Conn, within time.Duration, given error) error {
 	var refused *NotAdmitted
 	if !errors.As(given, &refused) || !refused.unowned || conn.SetReadDeadline(time.Now().Add(within)) != nil {
 		return given
 	}
-	if _, err := conn.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		return err
+	said := make([]byte, 512)
+	for {
+		switch _, err := conn.Read(said); {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return given
+		case err != nil:
+			return err
+		}
 	}
-	return given
 }
