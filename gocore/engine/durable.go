@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"container/heap"
 	"slices"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -24,7 +26,16 @@ type tails struct {
 	syncs     syncing
 	notes     noteLimits
 	lingering []lingering
+	beat      clock.Time // the last look at the clock while a batch waits; 0 while none does
 }
+
+// beatEvery is the pause between two looks at the clock while a batch waits for its files or its notification. By them
+// a stop of this process is seen, which puts the limits off that are no deadlines: as in the core, where a batch that
+// has all of its bytes has nothing due.
+const beatEvery = 100 * time.Millisecond
+
+// wait reports whether a batch waits.
+func (t *tails) wait() bool { return len(t.notes.waiting)+len(t.syncs.batches) > 0 }
 
 // syncing are the batches that wait for their files, few at a time.
 type syncing struct {
@@ -77,17 +88,58 @@ func endOf(cause *errs.Error) dispatch.State {
 	return dispatch.Failed
 }
 
-// limit is the nearest time at which a batch ends although its sync or its notification is not done.
-func (t *tails) limit() clock.Time { return min(t.syncs.limit, t.notes.next) }
+// limit is when a batch ends next without its sync or its notification. While one waits, it is the next look at the
+// clock at the latest.
+func (t *tails) limit() clock.Time {
+	next := min(t.syncs.limit, t.notes.next)
+	if t.wait() {
+		next = min(next, t.beat.Add(beatEvery))
+	}
+	return next
+}
 
 // lateTails ends the batches with syncs and notifications that are too late. The caller holds e.mu.
 func (e *Engine) lateTails(now clock.Time) {
+	e.putOffTails(now)
 	if e.tails.syncs.limit <= now {
 		e.lateSyncs(now)
 	}
 	if e.tails.notes.next <= now {
 		e.lateNotes(now)
 	}
+}
+
+// putOffLimits is putOffTails for a goroutine that holds no lock.
+func (e *Engine) putOffLimits() bool {
+	e.mu.Lock()
+	defer e.unlockAndDrain()
+	return e.putOffTails(clock.Now())
+}
+
+// putOffTails puts the limits of batches that wait off by a stop of this process, and reports whether there was one.
+// The caller holds e.mu.
+func (e *Engine) putOffTails(now clock.Time) bool {
+	t := &e.tails
+	late := now - t.beat - clock.Time(beatEvery)
+	began := t.beat == 0
+	if t.beat = now; !t.wait() {
+		t.beat = 0
+	}
+	if began || late < clock.Time(beatEvery) { // the usual lateness of a timer
+		return false
+	}
+	e.notifier.putOff(t.notes.waiting, late)
+	heap.Init(&t.notes.waiting)
+	for _, id := range t.syncs.batches {
+		if b, err := e.lookup(id); err == nil {
+			for i := range b.files {
+				u := &b.files[i]
+				u.limit = min(u.limit+late, u.deadline)
+			}
+		}
+	}
+	t.notes.next, t.syncs.limit = min(t.notes.next, now), min(t.syncs.limit, now) // both are looked for anew
+	return true
 }
 
 // cancelTail ends a batch that waits for its files or its notification alone, and reports whether it did. The caller
@@ -108,7 +160,7 @@ func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {
 		}
 		s := &e.tails.syncs
 		s.tickets++
-		u.ticket, u.limit = s.tickets, min(u.limit, now.Add(e.config.Engine.TransferSyncTimeout))
+		u.ticket, u.limit = s.tickets, min(u.deadline, now.Add(e.config.Engine.TransferSyncTimeout))
 		s.limit = min(s.limit, u.limit)
 		e.rearm(s.limit)
 		if !slices.Contains(s.batches, b.id) {

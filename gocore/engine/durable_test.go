@@ -3,9 +3,11 @@ package engine
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -13,10 +15,12 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// filing is a transport for files; its syncs are done at once.
+// filing is a transport for files; its syncs are done at once, unless it is slow.
 type filing struct {
 	*hand
 	syncs int
+	slow  bool // it keeps done
+	done  func(*errs.Error)
 }
 
 func (f *filing) Info() transport.Info {
@@ -32,7 +36,9 @@ func (f *filing) OpenFile(_ context.Context, s transport.FileSpec) (transport.Fi
 
 func (f *filing) Sync(_ transport.Link, _ transport.RemoteKey, done func(*errs.Error)) {
 	f.syncs++
-	done(nil)
+	if f.done = done; !f.slow {
+		done(nil)
+	}
 }
 
 // Bytes that were written by a transport that has left the file meanwhile may be lost: nobody has synced them.
@@ -64,5 +70,37 @@ func TestADurableTransferFailsWhenNoTransportIsLeftToSync(t *testing.T) {
 			continue
 		}
 		w.requireEnd(id, dispatch.Failed, errs.Stale)
+	}
+}
+
+// The next step comes a minute late. The limit of a sync is put off by that.
+func TestAStopOfThisProcessPutsOffTheLimitOfASync(t *testing.T) {
+	h, f := newHand("hand"), &filing{hand: newHand("disk"), slow: true}
+	w := newWorkshopOver(t, []*hand{h, f.hand}, handFactory{h}, handFactory{f})
+	own := w.region("own")
+	file, err := w.OpenFile(t.Context(), "/kv.bin", FileOptions{Create: true, Size: own.Size})
+	require.NoError(t, err)
+	for _, timeout := range []time.Duration{0, w.Config().Engine.TransferSyncTimeout} {
+		terms := Terms{Op: transport.Write, Durability: request.DurabilityData}
+		if timeout > 0 {
+			terms.Deadline = clock.Now().Add(timeout)
+		}
+		c, err := w.Begin(terms)
+		require.NoError(t, err)
+		require.NoError(t, c.AddRange(own.Addr, Remote{Segment: file}, 4096))
+		id, err := c.Commit(nil)
+		require.NoError(t, err)
+		f.complete(nil)
+		require.Equal(t, dispatch.Pending, w.Wait(id, 0))
+		w.mu.Lock()
+		w.stepAt(clock.Now().Add(w.Config().Engine.TransferSyncTimeout + time.Second))
+		w.unlockAndDrain()
+		if timeout > 0 {
+			w.requireEnd(id, dispatch.TimedOut, errs.Timeout)
+			continue
+		}
+		require.Equal(t, dispatch.Pending, w.Wait(id, 0))
+		f.done(nil)
+		require.Equal(t, dispatch.Completed, w.Wait(id, 10*time.Second))
 	}
 }

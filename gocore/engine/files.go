@@ -154,12 +154,13 @@ func (p *peer) misfit(info *transport.Info) string {
 
 // fileUse is a file that a call or a batch moves bytes of.
 type fileUse struct {
-	peer    *peer
-	written bool
-	sync    bool       // its bytes must be on stable storage before the batch ends
-	limit   clock.Time // of that
-	ticket  uint64     // of the sync that was asked for, 0 before
-	synced  bool
+	peer     *peer
+	written  bool
+	sync     bool       // its bytes must be on stable storage before the batch ends
+	deadline clock.Time // of that
+	limit    clock.Time // and where it ends
+	ticket   uint64     // of the sync that was asked for, 0 before
+	synced   bool
 }
 
 // admits returns why the terms are not for a file.
@@ -197,7 +198,7 @@ func (c *Call) settle() *errs.Error {
 	written := false
 	for i := range c.files {
 		written = written || c.files[i].written
-		c.files[i].limit = c.due
+		c.files[i].deadline = c.due
 	}
 	if c.durable && !written {
 		return errs.New(errs.InvalidArgument, "submit", "durability is asked for, but no file is written").

@@ -26,16 +26,17 @@ const (
 
 // note is a notification on its way out, the last part of its batch.
 type note struct {
-	batch   dispatch.BatchID
-	peer    *peer
-	name    []byte
-	message []byte
-	trace   string
-	limit   clock.Time
-	queued  bool // all bytes of the batch are there: it may be sent
-	taken   bool // the peer has it
-	place   int  // in noteLimits, -1 outside
-	number  uint64
+	batch    dispatch.BatchID
+	peer     *peer
+	name     []byte
+	message  []byte
+	trace    string
+	deadline clock.Time
+	limit    clock.Time // where its batch ends without it: the deadline, or the stall limit
+	queued   bool       // all bytes of the batch are there: it may be sent
+	taken    bool       // the peer has it
+	place    int        // in noteLimits, -1 outside
+	number   uint64
 
 	// Guarded by notifier.mu.
 	sent    bool // it is in a message, or was
@@ -64,7 +65,7 @@ func (c *Call) notify(n *Note) *errs.Error {
 			WithHint("send one batch a peer, or engine.notify afterwards")
 	}
 	c.note = &note{peer: c.told, name: append([]byte(nil), n.Name...), message: append([]byte(nil), n.Message...),
-		trace: c.trace, limit: c.due, place: -1}
+		trace: c.trace, deadline: c.due, place: -1}
 	return nil
 }
 
@@ -97,7 +98,7 @@ func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.Bat
 		return 0, err
 	}
 	if deadline != 0 {
-		c.note.limit = deadline
+		c.note.deadline = deadline
 	}
 	return e.start(c)
 }
@@ -144,11 +145,20 @@ func (n *notifier) queue(t *note) {
 		n.peers[t.peer.key()] = o
 	}
 	o.forgotten = false // a peer that was opened again goes on with the record of its older notes
-	t.limit = min(t.limit, stall)
+	t.limit = min(t.deadline, stall)
 	n.number++
 	t.number = n.number
 	o.waiting = append(o.waiting, t)
 	n.mu.Unlock()
+}
+
+// putOff gives notes more time, but for their deadlines. The caller holds the engine's mutex.
+func (n *notifier) putOff(list []*note, late clock.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, t := range list {
+		t.limit = min(t.limit+late, t.deadline)
+	}
 }
 
 // forgo takes a note back for which its batch waits no longer. sent is true if it is under way, perhaps to its peer,
@@ -265,6 +275,9 @@ func (n *notifier) insist(o *outgoing) {
 			return
 		}
 		left, why := n.left(o)
+		if left <= 0 && n.engine.putOffLimits() {
+			left, why = n.left(o)
+		}
 		if left <= 0 {
 			n.finish(o, notTaken(o.peer, why))
 			return

@@ -75,6 +75,22 @@ func TestEachNotificationHasALimitOfItsOwn(t *testing.T) {
 	require.Empty(t, w.tails.notes.waiting)
 }
 
+// The next step comes a minute late. The stall limit is put off by that, and a deadline is not.
+func TestAStopOfThisProcessPutsOffTheLimitOfANotification(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	stays, done := w.sendNote(0)
+	ends, err := w.Notify(Local, Note{Name: []byte("n")}, clock.Now().Add(30*time.Second))
+	require.NoError(t, err)
+	w.mu.Lock()
+	w.stepAt(clock.Now().Add(time.Minute))
+	w.unlockAndDrain()
+	w.requireEnd(ends, dispatch.TimedOut, errs.Timeout)
+	require.Equal(t, dispatch.Pending, w.Wait(stays, 0))
+	done(nil)
+	require.Equal(t, dispatch.Completed, w.Wait(stays, 10*time.Second))
+	require.False(t, w.tails.wait())
+}
+
 // The transport fails the notification when its link goes, behind the end of the notifier.
 func TestCloseEndsABatchWhoseNotificationIsUnderWay(t *testing.T) {
 	w := newWorkshop(t, "hand")
