@@ -24,7 +24,7 @@
 //
 // cudaDeviceReset ends all of a device's context, ours with it: the device is lost as soon as a call hears of it. No
 // program may call it beside a library that uses the device, and ours cannot find out in time when one does so and goes
-// on: record 0198.
+// on: record 0196.
 //
 // # Kept for the process
 //
