@@ -15,6 +15,9 @@ import (
 // FenceRegion keeps the region and returns when no transfer that the peer began before can touch it; an empty address
 // means all peers. Such a transfer fails, also where it has not been sent yet; those that begin afterwards pass. The
 // leases of the region are fenced with it.
+//
+// A peer that has our description and no lane yet has not heard of the fence. A transfer of it that begins afterwards
+// may fail, too, and Connect prevents that.
 func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress string) error {
 	r, closed := e.openRegion("fence", id)
 	if closed != nil {
