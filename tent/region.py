@@ -216,11 +216,10 @@ class Region:
     ) -> None:
         """Returns when nothing that began before can read or write here any more; the region stays open.
 
-        Transfers that peers began before fail, also where they have not been sent yet; later ones pass. One of a peer
-        that is only just connecting may fail although it began later: submit it again, or call Segment.connect() first.
-        A peer that does not answer delays the fence by a second at most. `peer` limits it to one peer; `pages` allows a
-        narrower fence, this one always covers the whole region. The builtin TimeoutError if `timeout` seconds were not
-        enough.
+        Transfers that peers began before fail, also where they have not been sent yet; later ones pass, but for one of
+        a peer that is only just connecting (Segment.connect() ends that). A peer that does not answer delays it by a
+        second at most. `peer` limits it to one peer; `pages` allows a narrower fence, this one always covers the whole
+        region. The builtin TimeoutError if `timeout` seconds were not enough.
         """
         address = text_of(getattr(peer, "address", peer), "peer")
         self._check_open()
