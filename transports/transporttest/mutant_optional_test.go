@@ -27,7 +27,7 @@ func (m *mutant) Explain(l transport.Link) string {
 	return m.Transport.(transport.Explainer).Explain(l)
 }
 
-// speaker is a mutant that says what it heard of a rail, about slices to peers that are stopped.
+// speaker is a mutant that claims words of a rail, about slices to peers that are stopped.
 type speaker struct{ *mutant }
 
 // Heard takes every packet for a word of the peer's process. The sound one has heard nothing.
