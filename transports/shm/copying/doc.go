@@ -15,7 +15,7 @@
 // where the same buffers came again, and 1.8 times where others did. An earlier copy by such stores was at 1.6 on a
 // Zen 4, and at 0.9 on a Cascade Lake. So a Copier times its chunks, prefers the way that was faster, and tries the
 // other now and then. It has two learners: one for transfers from a third of the last cache on, and one for those
-// below, which fit. (Decisions 0041 and 0143.)
+// below, which fit. (Decisions 0041, 0143 and 0197.)
 //
 // # Faults
 //

@@ -1,6 +1,7 @@
 package copying
 
 import (
+	"math/bits"
 	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -26,8 +27,8 @@ func (w way) copy(dst, src uintptr, bytes uint64) {
 // learner compares the two ways by the times that they took. All goroutines of a copier share one; an update that
 // another one overwrites is a measurement less, no more.
 type learner struct {
-	// run is the number of bytes that go the same way. Those of its second half find the caches as their own kind left
-	// them, and only these count: the first memmove behind non-temporal stores is slow.
+	// run is the number of bytes of a trial, once it has its full length. Those of its second half find the caches as
+	// their own kind left them, and only these count: the first memmove behind non-temporal stores is slow.
 	run uint64
 	// lead is by how many percent non-temporal stores must be the faster way: memmove leaves bytes where they are read
 	// next.
@@ -38,26 +39,37 @@ type learner struct {
 }
 
 const (
-	firstRuns = 8   // at first, both ways by turns
-	retryRuns = 128 // later, one of the slower way among this number: less than one in a hundred
+	firstTrial = 64 << 20 // bytes behind which the other way is tried first, unless runs are shorter than its trial
+	// Each time that the bytes have doubled it is tried for an eighth of them, until that is a run. The first trials
+	// are short: they can be wrong about buffers that come again late, and cost little where the other way is slow.
+	trialShare = 8
+	retryRuns  = 128 // later, one run among this number: less than one byte in a hundred
 )
 
 // next says which way the next bytes go, and whether their time counts.
 func (l *learner) next(bytes uint64) (w way, counts bool) {
-	before := l.copied.Add(bytes) - bytes
-	run := before / l.run
-	counts = before%l.run >= l.run/2
-	if run < firstRuns {
-		return way(run % 2), counts
+	at := l.copied.Add(bytes) - bytes
+	trial, due := min(firstTrial/trialShare, l.run), false
+	switch period := l.run * retryRuns; {
+	case at >= period:
+		at, trial, due = at%period, l.run, true
+	case at >= trialShare*trial:
+		doubled := uint64(1) << (bits.Len64(at) - 1)
+		at, trial, due = at-doubled, min(doubled/trialShare, l.run), true
 	}
-	best := streamed
-	if l.pace[kept].Load()*100 < l.pace[streamed].Load()*(100+l.lead) {
-		best = kept
+	if w = l.best(); due && at < trial {
+		w = 1 - w
 	}
-	if run%retryRuns == 0 {
-		best = 1 - best
+	return w, at%trial >= trial/2
+}
+
+// best is the way that was faster: memmove until both are known.
+func (l *learner) best() way {
+	plain, passing := l.pace[kept].Load(), l.pace[streamed].Load()
+	if passing == 0 || plain*100 < passing*(100+l.lead) {
+		return kept
 	}
-	return best, counts
+	return streamed
 }
 
 // took notes how long a chunk took. A chunk that the scheduler interrupted counts as twice the mean at most.

@@ -19,7 +19,7 @@ func run(l *learner, chunks int, took [2]int64) (went [2]int) {
 }
 
 const (
-	firstChunks = firstRuns * largeRun / chunkBytes
+	firstChunks = 2 * firstTrial / chunkBytes
 	retryChunks = retryRuns * largeRun / chunkBytes
 )
 
@@ -87,8 +87,21 @@ func TestMediumTransfersPassTheCachesByForMuchOnly(t *testing.T) {
 	}{{90_000, kept}, {60_000, streamed}} {
 		l := &newCopier(0).medium
 		took := [2]int64{kept: 100_000, streamed: c.took}
-		run(l, firstRuns*mediumRun*mediumFrom/chunkBytes, took)
+		run(l, retryRuns*mediumRun*mediumFrom/chunkBytes, took)
 		require.GreaterOrEqual(t, run(l, 1000, took)[c.best], 980, "%d", c.took)
+	}
+}
+
+// A large cache makes long runs. The faster way is taken long before the first whole one, and the other costs little.
+func TestTheFasterWayIsTakenEarly(t *testing.T) {
+	for _, faster := range []way{kept, streamed} {
+		took := [2]int64{100_000, 100_000}
+		took[faster] = 50_000
+		l := &newCopier(1 << 30).medium
+		for chunks := run(l, firstTrial/chunkBytes, took)[kept]; chunks < 4*retryChunks; chunks *= 2 {
+			went := run(l, chunks, took)
+			require.LessOrEqual(t, went[1-faster], chunks/trialShare, "faster %d", faster)
+		}
 	}
 }
 
