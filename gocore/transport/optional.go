@@ -29,8 +29,9 @@ type (
 		// (not a regular file, a wrong spec), NoSpace, StorageError.
 		OpenFile(ctx context.Context, spec FileSpec) (FileCard, error)
 		// Sync does not block. It calls done, exactly once and from any goroutine, when everything that was completed
-		// on the file before is on stable storage (fdatasync), or with the reason why it is not; also when the link is
-		// detached or the transport closed meanwhile. After a failure the fate of those bytes is unknown.
+		// on the file before is on stable storage (fdatasync), and so is the file's name, or with the reason why it is
+		// not; also when the link is detached or the transport closed meanwhile. After a failure the fate of those
+		// bytes is unknown.
 		Sync(link Link, key RemoteKey, done func(*errs.Error))
 	}
 

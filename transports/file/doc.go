@@ -61,10 +61,11 @@
 //
 // # Durability
 //
-// A completion says that the kernel has the bytes. Sync is fdatasync, one at a time a file, each on a goroutine of its
-// own, so that a slow disk holds up neither slices nor other files; calls that come meanwhile share the next one. It is
-// no operation of the ring: the kernel would give it to a thread as well, and both transports share this one
-// (docs/design/decisions 0038).
+// A completion says that the kernel has the bytes, and OpenFile promises nothing about a name. Sync is fdatasync, and
+// behind the first of a file fsync of its folder (docs/design/decisions 0198). It is one at a time a file, each on a
+// goroutine of its own, so that a slow disk holds up neither slices nor other files; calls that come meanwhile share
+// the next one. It is no operation of the ring: the kernel would give it to a thread as well, and both transports share
+// this one (docs/design/decisions 0038).
 //
 // A failed write-back stays with each handle of the file that was open then: each later Sync of it fails until the file
 // is opened anew. The kernel reports it once a descriptor, so one of two batches would end as durable with its bytes

@@ -44,20 +44,23 @@ type query struct {
 
 // Operations of the protocol, linux/fuse.h.
 const (
-	fuseLookup  = 1
-	fuseForget  = 2
-	fuseGetattr = 3
-	fuseSetattr = 4
-	fuseOpen    = 14
-	fuseRead    = 15
-	fuseWrite   = 16
-	fuseStatfs  = 17
-	fuseRelease = 18
-	fuseFsync   = 20
-	fuseFlush   = 25
-	fuseInit    = 26
-	fuseBreak   = 36
-	fuseBatch   = 42
+	fuseLookup     = 1
+	fuseForget     = 2
+	fuseGetattr    = 3
+	fuseSetattr    = 4
+	fuseOpen       = 14
+	fuseRead       = 15
+	fuseWrite      = 16
+	fuseStatfs     = 17
+	fuseRelease    = 18
+	fuseFsync      = 20
+	fuseFlush      = 25
+	fuseInit       = 26
+	fuseOpendir    = 27
+	fuseReleasedir = 29
+	fuseFsyncdir   = 30
+	fuseBreak      = 36
+	fuseBatch      = 42
 )
 
 // newDisk mounts one with a file of a size. It skips the test where that is not possible.
@@ -197,11 +200,13 @@ func (d *disk) carryOut(q query, body []byte) (out []byte, errno syscall.Errno) 
 		return append(words64(0, 0), d.attributes(q.node)...), 0
 	case fuseOpen:
 		return words64(1, 1), 0 // FOPEN_DIRECT_IO
+	case fuseOpendir:
+		return words64(2, 0), 0
 	case fuseStatfs:
 		return append(words64(1<<20, 1<<20, 1<<20, 8, 8, 4096|255<<32, 4096), make([]byte, 24)...), 0
 	case fuseInit:
 		return initReply(), 0
-	case fuseFsync, fuseFlush, fuseRelease:
+	case fuseFsync, fuseFlush, fuseRelease, fuseReleasedir, fuseFsyncdir:
 		return nil, 0
 	}
 	return nil, unix.ENOSYS

@@ -5,6 +5,7 @@ import "sync"
 // inode is the part of open files that they share when they are the same file.
 type inode struct {
 	syncing sync.Mutex // one fdatasync at a time; taken before base.mu
+	named   bool       // its folder was synchronised; guarded by syncing
 
 	// Guarded by base.mu.
 	files int // that share it

@@ -16,12 +16,12 @@ import (
 
 // OpenFile implements transport.Filer. It leaves nothing open.
 //
-// A file that is made gets mode 0600, and its name is durable when OpenFile returns. Growing reserves the space
-// (fallocate), so a full disk fails here and not in the middle of a transfer; where a file system cannot reserve, the
-// file grows sparse. Nothing shrinks a file but Truncate, which keeps the bytes of a file that cannot have its new
-// size: two engines that grow the same file at once leave the larger size. A file that is made has its size before its
-// name, so nobody opens one that cannot grow; where the file system has no files without a name (O_TMPFILE), such a
-// file stays, empty. A file system that hangs may make the file although OpenFile has returned with its ctx.
+// A file that is made gets mode 0600. Growing reserves the space (fallocate), so a full disk fails here and not in the
+// middle of a transfer; where a file system cannot reserve, the file grows sparse. Nothing shrinks a file but Truncate,
+// which keeps the bytes of a file that cannot have its new size: two engines that grow the same file at once leave the
+// larger size. A file that is made has its size before its name, so nobody opens one that cannot grow; where the file
+// system has no files without a name (O_TMPFILE), such a file stays, empty. A file system that hangs may make the file
+// although OpenFile has returned with its ctx.
 func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	if t.life.Closed() {
 		return transport.FileCard{}, kit.Closed(t.name + ".open")
@@ -62,11 +62,6 @@ func (t *base) openFile(ctx context.Context, spec transport.FileSpec) (transport
 			err = &e
 		}
 		return transport.FileCard{}, err
-	}
-	if made {
-		if err := syncFolder(c.Path); err != nil {
-			return transport.FileCard{}, trouble("file.open", filepath.Dir(c.Path), err)
-		}
 	}
 	return c.FileCard, nil
 }
@@ -259,21 +254,3 @@ func birthOf(fd int) uint64 {
 
 var kinds = map[uint32]string{unix.S_IFDIR: "a folder", unix.S_IFIFO: "a FIFO", unix.S_IFSOCK: "a socket",
 	unix.S_IFCHR: "a character device", unix.S_IFLNK: "a symbolic link"}
-
-// syncFolder makes the name of a new file durable.
-func syncFolder(path string) error {
-	fd, err := unix.Open(filepath.Dir(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err == unix.EACCES {
-		// a folder that may be written and not read: the name becomes durable with the file system's next commit
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	err = retry(func() error { return unix.Fsync(fd) })
-	if err == unix.EINVAL || err == unix.EROFS {
-		return nil // a file system that cannot synchronise folders
-	}
-	return err
-}

@@ -1,6 +1,8 @@
 package file
 
 import (
+	"path/filepath"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -53,8 +55,9 @@ func (t *base) synchronise(f *file) {
 	}
 }
 
-// settle is fdatasync of a file of which none has failed. The kernel reports a failed write-back once a descriptor, and
-// one that is opened afterwards may not know of it. So a failure stays with each file of the inode that is open then.
+// settle is fdatasync of a file of which none has failed, and fsync of its folder behind the first. The kernel reports
+// a failed write-back once a descriptor, and one that is opened afterwards may not know of it. So a failure stays with
+// each file of the inode that is open then.
 func (t *base) settle(f *file) *errs.Error {
 	f.inode.syncing.Lock() // until the failure is with all of them
 	defer f.inode.syncing.Unlock()
@@ -65,6 +68,11 @@ func (t *base) settle(f *file) *errs.Error {
 		return failed
 	}
 	err, lost := t.fdatasync(f)
+	if err == nil && !f.inode.named {
+		if err = t.syncFolder(f.Path); err == nil {
+			f.inode.named = true
+		}
+	}
 	if !lost {
 		return err
 	}
@@ -101,4 +109,25 @@ func (t *base) fdatasync(f *file) (err *errs.Error, lost bool) {
 		return trouble(t.name+".sync", f.Path, err), true
 	}
 	return nil, false
+}
+
+// syncFolder makes the name of a file durable: fdatasync is about its bytes.
+func (t *base) syncFolder(path string) *errs.Error {
+	folder := filepath.Dir(path)
+	fd, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	switch err {
+	case nil:
+	case unix.EACCES: // it may be written and not read: the name is durable with the file system's next commit
+		return nil
+	case unix.ENOENT, unix.ENOTDIR: // the file was moved or removed
+		return nil
+	default:
+		return trouble(t.name+".sync", folder, err)
+	}
+	defer unix.Close(fd)
+	switch err = retry(func() error { return unix.Fsync(fd) }); err {
+	case nil, unix.EINVAL, unix.EROFS: // a file system that cannot synchronise folders
+		return nil
+	}
+	return trouble(t.name+".sync", folder, err)
 }

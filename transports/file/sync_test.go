@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,4 +83,26 @@ func TestLostBytesAreToldAtEverySync(t *testing.T) {
 		}
 	}
 	require.Nil(t, syncOf(r, r.open(transport.FileSpec{Path: path})), "nothing was written by this handle")
+}
+
+// Making a file leaves its folder alone, since most pages of a cache need not survive. The first sync makes the name
+// durable as well, and says so where that fails.
+func TestTheFirstSyncMakesTheNameDurable(t *testing.T) {
+	d := newDisk(t, 65536)
+	r := newRig(t, BufferedFactory{}, Settings{})
+	o := r.open(transport.FileSpec{Path: d.path})
+	require.Zero(t, d.count(fuseFsyncdir))
+	d.answers(func(q query) (int, syscall.Errno) {
+		if q.op == fuseFsyncdir {
+			return 0, unix.EIO
+		}
+		return int(q.size), 0
+	})
+	require.Equal(t, errs.StorageError, syncOf(r, o).Code)
+	d.answers(nil)
+	for range 3 {
+		require.Nil(t, syncOf(r, o))
+	}
+	require.Equal(t, 2, d.count(fuseFsyncdir))
+	require.Equal(t, 4, d.count(fuseFsync))
 }
