@@ -240,14 +240,38 @@ func OpenSegment(id int64, target, identities string, another, wait bool, timeou
 	})
 }
 
-// OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8 durable,
-// 16 cached.
-func OpenFile(id int64, path string, flags int64, size uint64, timeoutMs int64) (int64, error) {
-	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
-		s, err := e.OpenFile(ctx, path, engine.FileOptions{Create: flags&1 != 0, Truncate: flags&2 != 0,
-			ReadOnly: flags&4 != 0, Cached: flags&16 != 0,
-			Durability: request.Durability(flags >> 3 & 1), Size: size})
-		return int64(s), err
+// OpenFiles opens files of this machine, all or none. It takes and returns JSON: a list of their absolute paths, flags
+// and sizes; and a list of them as Segment describes each, with its number. Flags: 1 create, 2 truncate, 4 read only, 8
+// durable, 16 cached.
+func OpenFiles(id int64, text string, timeoutMs int64) (string, error) {
+	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (string, error) {
+		var given []struct {
+			Path  string `json:"path"`
+			Flags int64  `json:"flags"`
+			Size  uint64 `json:"size"`
+		}
+		if err := json.Unmarshal([]byte(text), &given); err != nil {
+			return "", errs.Wrap(errs.InvalidArgument, "open", err)
+		}
+		targets := make([]engine.FileTarget, len(given))
+		for i, f := range given {
+			targets[i] = engine.FileTarget{Path: f.Path, FileOptions: engine.FileOptions{Create: f.Flags&1 != 0,
+				Truncate: f.Flags&2 != 0, ReadOnly: f.Flags&4 != 0, Cached: f.Flags&16 != 0,
+				Durability: request.Durability(f.Flags >> 3 & 1), Size: f.Size}}
+		}
+		opened, err := e.OpenFiles(ctx, targets)
+		if err != nil {
+			return "", err
+		}
+		described := make([]map[string]any, len(opened))
+		for i, s := range opened {
+			if described[i], err = describedSegment(ctx, e, s, false); err != nil {
+				e.CloseSegments(opened)
+				return "", err
+			}
+			described[i]["segment"] = s
+		}
+		return toJSON(described), nil
 	})
 }
 
@@ -265,24 +289,45 @@ func OpenBlob(id int64, address uint64, size int64) (int64, error) {
 // Segment describes an open segment in JSON; refresh asks the peer first.
 func Segment(id int64, segment int64, refresh bool) (string, error) {
 	return within(id, 10000, func(ctx context.Context, e *engine.Engine) (string, error) {
-		info, err := e.Segment(ctx, engine.SegmentID(segment), refresh)
+		described, err := describedSegment(ctx, e, engine.SegmentID(segment), refresh)
 		if err != nil {
 			return "", err
 		}
-		regions := make([]map[string]any, 0, len(info.Regions))
-		for i := range info.Regions {
-			regions = append(regions, fieldsOf(&info.Regions[i]))
-		}
-		return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name,
-			"machine_id": info.Peer.MachineID, "id": info.Peer.ID.String(), "identity": info.Peer.Identity,
-			"region": info.Base, "regions": regions, "file": info.File}), nil
+		return toJSON(described), nil
 	})
+}
+
+func describedSegment(ctx context.Context, e *engine.Engine, segment engine.SegmentID, refresh bool) (
+	map[string]any, error) {
+	info, err := e.Segment(ctx, segment, refresh)
+	if err != nil {
+		return nil, err
+	}
+	regions := make([]map[string]any, 0, len(info.Regions))
+	for i := range info.Regions {
+		regions = append(regions, fieldsOf(&info.Regions[i]))
+	}
+	return map[string]any{"address": info.Peer.Address, "name": info.Peer.Name, "machine_id": info.Peer.MachineID,
+		"id": info.Peer.ID.String(), "identity": info.Peer.Identity, "region": info.Base, "regions": regions,
+		"file": info.File}, nil
 }
 
 // CloseSegment closes a segment; closing 0 does nothing.
 func CloseSegment(id int64, segment int64) (int64, error) {
 	return on(id, func(e *engine.Engine) (int64, error) {
 		return 0, e.CloseSegment(engine.SegmentID(segment))
+	})
+}
+
+// CloseSegments closes segments, whose numbers are a list in JSON.
+func CloseSegments(id int64, segments string) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		var ids []engine.SegmentID
+		if err := json.Unmarshal([]byte(segments), &ids); err != nil {
+			return 0, errs.Wrap(errs.InvalidArgument, "close", err)
+		}
+		e.CloseSegments(ids)
+		return 0, nil
 	})
 }
 

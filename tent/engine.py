@@ -298,8 +298,8 @@ class Engine(Moves, Admission):
             given = "identity=" if identity is not None else "wait="
             raise InvalidArgumentError(f"target is {shown(target)}, and {given} belongs to the address of a peer")
         if path is not None:
-            with files.open_file(self, path, options, timeout) as file:
-                return Segment(self, file)
+            with files.opening(self, [files.File(path, options)], timeout) as (file,):
+                return Segment(self, file["segment"], file)
         options.refuse(target)
         if isinstance(target, (bytes, bytearray)):
             blob = buffers.describe(bytes(target))

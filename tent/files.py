@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
 from ._text import shown
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, TentError
 from .quantities import bytes_of
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEME = "file://"
 
-_CREATE, _TRUNCATE, _READONLY, _DURABLE, _CACHED = 1, 2, 4, 8, 16  # flags of pybind_OpenFile
+_CREATE, _TRUNCATE, _READONLY, _DURABLE, _CACHED = 1, 2, 4, 8, 16  # flags of pybind_OpenFiles
 
 
 def path_of(target: Any) -> str | None:
@@ -48,7 +51,15 @@ class Options:
 
     __slots__ = ("flags", "given", "size")
 
-    def __init__(self, create: Any, size: Any, truncate: Any, readonly: Any, cached: Any, durability: Any) -> None:
+    def __init__(
+        self,
+        create: Any = False,
+        size: Any = None,
+        truncate: Any = False,
+        readonly: Any = False,
+        cached: Any = False,
+        durability: Any = None,
+    ) -> None:
         flags = {"create": create, "truncate": truncate, "readonly": readonly, "cached": cached}
         for name, value in flags.items():
             if not isinstance(value, bool):
@@ -68,13 +79,41 @@ class Options:
             )
 
 
-def open_file(engine: Handle, path: str, options: Options, timeout: float | str) -> AbstractContextManager[int]:
-    """Opens a file; the value is its handle."""
+class File(NamedTuple):
+    """A file to be opened, by its absolute path."""
+
+    path: str
+    options: Options
+
+
+@contextmanager
+def opening(engine: Handle, given: Iterable[File], timeout: float | str) -> Iterator[list[dict[str, Any]]]:
+    """Opens files, all or none, such that Ctrl-C works. The value describes each, with its number as "segment".
+
+    They are closed again if the caller is interrupted before the block has ended.
+    """
+    targets = [{"path": _named(file.path), "flags": file.options.flags, "size": file.options.size} for file in given]
+    limit, text = _native.milliseconds(timeout), json.dumps(targets)
+
+    def undo(text: str) -> None:
+        with suppress(TentError):  # the engine has closed meanwhile, and the files with it
+            close(engine, [file["segment"] for file in json.loads(text)])
+
+    opens = partial(engine._call, engine._library.pybind_OpenFiles, text, limit)
+    with _native.result_of(opens, undo) as made:
+        yield json.loads(made)
+
+
+def close(engine: Handle, segments: Iterable[int]) -> None:
+    """Closes segments by their numbers, in one call."""
+    engine._call(engine._library.pybind_CloseSegments, json.dumps(list(segments)))
+
+
+def _named(path: str) -> str:
     if "\0" in path:
         raise InvalidArgumentError(f"{path!r} holds a zero byte")
     try:
         path.encode()
     except UnicodeEncodeError:
         raise InvalidArgumentError(f"{path!r} is not UTF-8") from None
-    limit = _native.milliseconds(timeout)
-    return engine._opening(engine._library.pybind_OpenFile, path, options.flags, options.size, limit)
+    return path

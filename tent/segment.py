@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from . import _native, _text
+from . import _native, _text, files
 from ._text import shown
 from .addresses import Addresses
 from .enums import Permission
@@ -109,8 +109,8 @@ class Segment:
         "peer_id": "The fingerprint of the peer's key; a restarted one has another.",
     }
 
-    def __init__(self, engine: Handle, handle: int) -> None:
-        """For tent only."""
+    def __init__(self, engine: Handle, handle: int, fields: dict[str, Any] | None = None) -> None:
+        """For tent only. `fields` describe it, if the caller has them."""
         self._closed = False
         self._engine = engine
         self._handle = handle
@@ -123,7 +123,10 @@ class Segment:
         self.identity = ""
         self.path: str | None = None
         self._size = 0  # of a file, for repr after close()
-        self._load(refresh=False)
+        if fields is None:
+            self._load(refresh=False)
+        else:
+            self._learn(fields)
 
     @property
     def regions(self) -> dict[str, RemoteRegion]:
@@ -273,15 +276,19 @@ class Segment:
     def close(self) -> None:
         """Forgets the peer; transfers under way to it end with an error. Those to a file go on, and its
         descriptors are closed after that. Again: no effect."""
+        if handle := self._left():
+            self._engine._call(self._engine._library.pybind_CloseSegment, handle)
+
+    def _left(self) -> int:
+        """Closes all of it but the handle in the engine, which it returns; 0 where there is nothing to close."""
         if self._closed or self._engine.closed:
-            return
+            return 0
         self._closed = True
         for region in self._regions.values():
             for grid in list(region._grids.values()):
                 grid.close()
         self._regions = {}
-        if self._handle:
-            self._engine._call(self._engine._library.pybind_CloseSegment, self._handle)
+        return self._handle
 
     async def aclose(self) -> None:
         """close(), which does not block."""
@@ -306,7 +313,9 @@ class Segment:
     def _load(self, refresh: bool) -> None:
         self._check_open()
         call = self._engine._call_long_json if refresh else self._engine._call_json
-        fields = call(self._engine._library.pybind_Segment, self._handle, refresh)
+        self._learn(call(self._engine._library.pybind_Segment, self._handle, refresh))
+
+    def _learn(self, fields: dict[str, Any]) -> None:
         self.address = fields["address"]
         self.name = fields["name"]
         self.machine_id = fields["machine_id"]
@@ -363,3 +372,9 @@ class Segment:
                 self.close()
             except Exception:  # the engine is closing at this moment, on another thread
                 pass
+
+
+def close_all(engine: Handle, segments: Iterable[Segment]) -> None:
+    """Closes segments of an engine in one call."""
+    if handles := [handle for segment in segments if (handle := segment._left())]:
+        files.close(engine, handles)

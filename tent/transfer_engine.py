@@ -139,8 +139,8 @@ class TransferEngine:
                 f"{shown(segment_name)} is a file, and identity= belongs to the address of a peer"
             )
         elif options.given:
-            with files.open_file(self.engine, path, options, OPEN_TIMEOUT) as file:
-                return file
+            with files.opening(self.engine, [files.File(path, options)], OPEN_TIMEOUT) as (file,):
+                return int(file["segment"])
         elif "\0" in path:
             raise InvalidArgumentError(f"{shown(segment_name)} holds a zero byte")
         name = text_of(segment_name, "segment_name", needed=True)

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -70,7 +72,56 @@ func (e *Engine) OpenFile(ctx context.Context, name string, o FileOptions) (Segm
 		e.leavePeer(p)
 		return 0, err
 	}
+	p.importFile()
 	return e.opened(&handle{peer: p, base: fileRegion, name: made.Path}), nil
+}
+
+// FileTarget is a file of OpenFiles.
+type FileTarget struct {
+	Path string
+	FileOptions
+}
+
+// openersMost is how many files of one call are opened side by side: a name may have to be read from the disk.
+const openersMost = 8
+
+// OpenFiles opens files as OpenFile does, all or none. The error is that of one which cannot be opened.
+func (e *Engine) OpenFiles(ctx context.Context, targets []FileTarget) ([]SegmentID, error) {
+	ids := make([]SegmentID, len(targets))
+	var failed atomic.Pointer[error]
+	sideBySide(len(targets), func(i int) {
+		if failed.Load() != nil {
+			return
+		}
+		id, err := e.OpenFile(ctx, targets[i].Path, targets[i].FileOptions)
+		if ids[i] = id; err != nil {
+			failed.CompareAndSwap(nil, &err)
+		}
+	})
+	if err := failed.Load(); err != nil {
+		e.CloseSegments(slices.DeleteFunc(ids, func(id SegmentID) bool { return id == 0 }))
+		return nil, *err
+	}
+	return ids, nil
+}
+
+// CloseSegments closes handles as CloseSegment does, those that are open.
+func (e *Engine) CloseSegments(ids []SegmentID) {
+	sideBySide(len(ids), func(i int) { _ = e.CloseSegment(ids[i]) })
+}
+
+// sideBySide calls do for 0 to n-1, some of them at once, and returns behind the last.
+func sideBySide(n int, do func(i int)) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(n, openersMost) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				do(int(i))
+			}
+		})
+	}
+	all.Wait()
 }
 
 func (o *FileOptions) check() *errs.Error {
@@ -139,6 +190,23 @@ func (e *Engine) filePeer(made *transport.FileCard, durability request.Durabilit
 	e.segments.enterLocked(p)
 	e.segments.mu.Unlock()
 	return p
+}
+
+// importFile has the transports open the file now, where the caller waits for its disk anyway, and not with the first
+// transfer. One that cannot is asked again then, and its reason is that of the plan.
+func (p *peer) importFile() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	links, remote := *p.links.Load(), p.regions.Load().byID[fileRegion]
+	for i, port := range p.engine.ports {
+		descriptor := remote.descriptors[port.name]
+		if links[i].id == 0 || len(descriptor) == 0 || remote.keys[i] != 0 {
+			continue
+		}
+		if key, err := port.transport.Import(links[i].link, descriptor); err == nil {
+			remote.keys[i] = key
+		}
+	}
 }
 
 // misfit says why a transport has no link to the peer by its nature, or "".

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -253,6 +254,45 @@ func TestClosingAFileLetsItsTransfersEnd(t *testing.T) {
 	s.network.Heal(sim.Between(e.Address(), "file:///kv.bin"))
 	require.Equal(t, dispatch.Completed, ended(t, e, id).State)
 	require.Equal(t, own, s.network.Disk().Durable("/kv.bin"))
+}
+
+func TestManyFilesAreOpenedByOneCall(t *testing.T) {
+	s := newStorage(t)
+	e := s.engine(t, nil)
+	from := memory(t, 4096)
+	offer(t, e, from, "")
+	targets := make([]engine.FileTarget, 40)
+	for i := range targets {
+		targets[i] = engine.FileTarget{Path: fmt.Sprintf("/kv/%d", i),
+			FileOptions: engine.FileOptions{Create: true, Size: 4096}}
+	}
+	files, err := e.OpenFiles(context.Background(), targets)
+	require.NoError(t, err)
+	for i, file := range files {
+		info, err := e.Segment(context.Background(), file, false)
+		require.NoError(t, err)
+		require.Equal(t, targets[i].Path, info.Base, "as they were given")
+		fill(from, i)
+		require.Equal(t, dispatch.Completed, ended(t, e, put(t, e, from, file, 0, false)).State)
+		require.Equal(t, from, s.network.Disk().Bytes(targets[i].Path))
+	}
+	e.CloseSegments(append(files, files[0], 0)) // again, and this engine itself: no effect
+	for _, file := range files {
+		_, err := e.Segment(context.Background(), file, false)
+		require.Equal(t, errs.InvalidEntry, errs.CodeOf(err))
+	}
+}
+
+func TestOfManyFilesAllAreOpenedOrNone(t *testing.T) {
+	e := newStorage(t).engine(t, nil)
+	made := engine.FileOptions{Create: true, Size: 4096}
+	targets := []engine.FileTarget{{Path: "/a", FileOptions: made}, {Path: "/none"}, {Path: "/b", FileOptions: made}}
+	before := e.Metrics()
+	files, err := e.OpenFiles(context.Background(), targets)
+	require.Equal(t, errs.NotFound, errs.CodeOf(err))
+	require.ErrorContains(t, err, "/none")
+	require.Empty(t, files)
+	require.Equal(t, before["tent_segments"], e.Metrics()["tent_segments"])
 }
 
 // TestMemoryThatTheKernelKeepsStaysUsed: a transfer ends dirty when the kernel does not give its slices back in time.

@@ -154,6 +154,11 @@ class nixlRegDList(_DList):
         """The text of each row."""
         return self._texts
 
+    @property
+    def devices(self) -> list[int]:
+        """The device of each row."""
+        return list(self._rows[:, 2].tolist())
+
     def trim(self) -> nixlXferDList:  # type: ignore[override]
         """The ranges without their texts."""
         return nixlXferDList(self._kind, self._rows)

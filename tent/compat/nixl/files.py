@@ -8,11 +8,14 @@ import itertools
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ... import files
+from ...engine import OPEN_TIMEOUT
+from ...segment import Segment, close_all
 from .errors import (
     nixlBackendError,
     nixlInvalidParamError,
@@ -22,7 +25,6 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from ...addresses import Addresses
     from ...engine import Engine
     from .backends import Backends
     from .descriptors import nixlRegDList
@@ -60,27 +62,31 @@ def named(text: str) -> _Named | None:
 class _File:
     """A registered file. The identity counts, because a descriptor's number is used again after its file is closed."""
 
-    __slots__ = ("_by", "_fd", "_identity", "_modes", "n", "number", "segment")
+    __slots__ = ("_by", "_fd", "_identity", "_modes", "_path", "n", "number", "segment")
 
-    def __init__(self, engine: Engine, fd: int, by: _Named | None, bypasses: bool) -> None:
+    segment: Segment  # once it was opened
+
+    def __init__(self, fd: int, by: _Named | None, bypasses: bool) -> None:
         """The descriptor of a file that was named by its path is this file's, and ends with it. `bypasses`: past the
         page cache, also if the descriptor says otherwise."""
         self.n = 0  # registrations
         self.number = next(_numbers)
         self._fd, self._by = fd, by
-        path, self._identity = _path(fd)
+        self._path, self._identity = _path(fd)
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         # As upstream, the descriptor decides about the page cache.
         self._modes: dict[str, Any] = {
             "readonly": flags & os.O_ACCMODE == os.O_RDONLY,
             "cached": not (bypasses or flags & os.O_DIRECT),
         }
-        self.segment = engine.open(f"file://{path}", **self._modes)
+
+    def meant(self, size: int | None = None) -> files.File:
+        """The file for the engine to open; one of a size is as long as that or longer then."""
+        return files.File(self._path, files.Options(create=size is not None, size=size, **self._modes))
 
     def close(self) -> None:
-        """Nothing of the file is used any more."""
+        """Closes its descriptor, if that is its own. The segment is the caller's."""
         self.n = 0
-        self.segment.close()
         if self._by is not None:
             os.close(self._fd)
 
@@ -93,28 +99,22 @@ class _File:
             return (facts.st_dev, facts.st_ino) == self._identity
         return False
 
-    def check(self, end: int, grows: bool) -> None:
-        """Raises as reach(end, grows) would, and for a file that may not grow."""
+    def check(self, end: int, grows: bool) -> bool:
+        """Whether the file must be opened again, since it was shorter than `end` bytes. Raises for one that is lost,
+        and for one that may not grow."""
         if self.n == 0:
             raise nixlNotFoundError(f"the file of descriptor {self._fd} is not registered any more")
-        if end > self.segment.size:
-            self._place()
+        short = end > self.segment.size
+        if short:
+            self._look()
         if grows and self._modes["readonly"]:
             raise nixlNotAllowedError(f"the file of descriptor {self._fd} was opened for reading only")
+        return short
 
-    def reach(self, engine: Engine, end: int, grows: bool) -> None:
-        """Makes the segment as long as its file is by now, and before that the file, if it `grows`, of `end` bytes."""
-        if end <= self.segment.size:
-            return
-        grown: dict[str, Any] = {"create": True, "size": end} if grows else {}
-        before, self.segment = self.segment, engine.open(f"file://{self._place()}", **self._modes, **grown)
-        before.close()  # moves that are under way go on
-
-    def _place(self) -> str:
-        path, identity = _path(self._fd)
+    def _look(self) -> None:
+        self._path, identity = _path(self._fd)
         if identity != self._identity:
-            raise nixlInvalidParamError(f"the descriptor {self._fd} was closed, and is that of {path} now")
-        return path
+            raise nixlInvalidParamError(f"the descriptor {self._fd} was closed, and is that of {self._path} now")
 
 
 class FileRanges:
@@ -148,48 +148,62 @@ class Files:
 
     def open(self, descs: nixlRegDList) -> None:
         """Registers the files of a list, all or none, and notes them in it. The errors are tent's and NIXL's."""
-        opened: Counter[int] = Counter()
-        own: dict[int, int] = {}
-        try:
-            for _, _, fd, text in descs:
-                number = self._open(fd, named(text)).number
-                opened[fd] += 1
-                if own.setdefault(fd, number) != number:
-                    raise nixlInvalidParamError(f"the device {fd} is two files in one list")
-        except BaseException:
-            with self._lock:
-                self._leave(opened)
-            raise
+        devices = descs.devices
+        with self._lock:
+            made: dict[int, _File] = {}
+            try:
+                meant = [self._meant(fd, named(text), made) for fd, text in zip(devices, descs.texts, strict=True)]
+                self._open(list(made.values()))
+            except BaseException:
+                for file in made.values():
+                    file.close()
+                raise
+            replaced = [self._files[fd] for fd in made if fd in self._files]
+            self._files.update(made)
+            for file in meant:
+                file.n += 1
+            self._forget(replaced)
+        own = {fd: file.number for fd, file in zip(devices, meant, strict=True)}
         descs.files.setdefault(self._number, []).append(own)
 
-    def _open(self, fd: int, by: _Named | None) -> _File:
-        with self._lock:
-            file = self._files.get(fd)
-            if file is None or not file.is_meant(fd, by):
-                made = self._made(fd, by)
-                if file is not None:
-                    self._forget(fd, file)
-                file = self._files[fd] = made
-            file.n += 1
+    def _meant(self, fd: int, by: _Named | None, made: dict[int, _File]) -> _File:
+        """The file of a descriptor: a registered one, or one that is put into `made`."""
+        file = made.get(fd) or self._files.get(fd)
+        if file is not None and file.is_meant(fd, by):
             return file
+        if fd in made:
+            raise nixlInvalidParamError(f"the device {fd} is two files in one list")
+        file = made[fd] = self._made(fd, by)
+        return file
 
     def _made(self, fd: int, by: _Named | None) -> _File:
         bypasses = self._backends.bypass_the_cache()
         if by is None:
-            return _File(self._engine, fd, None, bypasses)
+            return _File(fd, None, bypasses)
         try:
             fd = os.open(by.path, by.flags | os.O_CLOEXEC, 0o644)
         except (OSError, ValueError) as error:
             raise nixlBackendError(f"the file {by.path!r} cannot be opened: {error}") from error
         try:
-            return _File(self._engine, fd, by, bypasses or by.direct)
+            return _File(fd, by, bypasses or by.direct)
         except BaseException:
             os.close(fd)
             raise
 
-    def _forget(self, fd: int, file: _File) -> None:
-        del self._files[fd]
-        file.close()
+    def _open(self, opened: list[_File], sizes: Iterable[int | None] = itertools.repeat(None)) -> None:
+        """Opens files in the engine, all or none; each is as long as its size then, if it has one."""
+        if not opened:
+            return
+        meant = [file.meant(size) for file, size in zip(opened, sizes, strict=False)]
+        with files.opening(self._engine, meant, OPEN_TIMEOUT) as described:
+            for file, fields in zip(opened, described, strict=True):
+                file.segment = Segment(self._engine, fields["segment"], fields)
+
+    def _forget(self, left: list[_File]) -> None:
+        """Nothing of the files is used any more."""
+        close_all(self._engine, [file.segment for file in left])
+        for file in left:
+            file.close()
 
     def close(self, descs: nixlRegDList) -> None:
         """Takes the registrations of a list back, all or none; the descriptors stay open. A list that was registered
@@ -201,7 +215,7 @@ class Files:
                 raise nixlNotFoundError("the files of the list are not registered any more")
             own = noted[-1] if noted else {}
             leaving: Counter[int] = Counter()
-            for _, _, fd, _ in descs:
+            for fd in descs.devices:
                 if fd in own and (fd not in self._files or self._files[fd].number != own[fd]):
                     continue
                 if leaving[fd] == self._registered(fd).n:
@@ -212,12 +226,14 @@ class Files:
             self._leave(leaving)
 
     def _leave(self, leaving: Counter[int]) -> None:
+        left = []
         for fd, n in leaving.items():
             file = self._files.get(fd)
             if file is not None:
                 file.n = max(0, file.n - n)
                 if file.n == 0:
-                    self._forget(fd, file)
+                    left.append(self._files.pop(fd))
+        self._forget(left)
 
     def _registered(self, fd: int) -> _File:
         file = self._files.get(fd)
@@ -231,28 +247,24 @@ class Files:
             return FileRanges({fd: self._registered(fd) for fd in np.unique(rows[:, 2]).tolist()}, rows)
 
     @contextlib.contextmanager
-    def looked_up(self, ranges: FileRanges, chosen: Any, grows: bool) -> Iterator[Iterator[tuple[Any, Addresses]]]:
-        """The chosen ranges, file by file: their places in `chosen`, and the engine's list of them. Files that are too
-        short grow if `grows`. None is registered or taken back meanwhile."""
-        with self._lock, contextlib.ExitStack() as lists:
-            yield self._by_file(ranges, chosen, grows, lists)
+    def reached(self, ranges: FileRanges, chosen: Any, grows: bool) -> Iterator[tuple[Any, Any]]:
+        """The chosen ranges, and the numbers of their segments. Files that are too short grow if `grows`. None is
+        registered or taken back meanwhile."""
+        with self._lock:
+            rows = ranges.rows[chosen]
+            devices, places = np.unique(rows[:, 2], return_inverse=True)
+            ends = np.zeros(len(devices), np.uint64)
+            np.maximum.at(ends, places, rows[:, 0] + rows[:, 1])
+            own = [ranges.files[fd] for fd in devices.tolist()]
+            # All of them before one of them grows.
+            short = [(file, end) for file, end in zip(own, ends.tolist(), strict=True) if file.check(end, grows)]
+            self._reopen([file for file, _ in short], [end if grows else None for _, end in short])
+            yield rows, np.array([file.segment._handle for file in own], np.int64)[places]
 
-    def _by_file(
-        self, ranges: FileRanges, chosen: Any, grows: bool, lists: contextlib.ExitStack
-    ) -> Iterator[tuple[Any, Addresses]]:
-        rows = ranges.rows[chosen]
-        order = np.argsort(rows[:, 2], kind="stable")
-        parts = []
-        for places in np.split(order, np.flatnonzero(np.diff(rows[order, 2])) + 1):
-            own = rows[places]
-            parts.append((places, own, ranges.files[int(own[0, 2])], max(int(at) + int(size) for at, size, _ in own)))
-        for _, _, file, end in parts:  # all of them before one of them grows
-            file.check(end, grows)
-        for places, own, file, end in parts:
-            file.reach(self._engine, end, grows)
-            listed = file.segment.addresses(own)
-            lists.callback(listed.close)
-            yield places, listed
+    def _reopen(self, short: list[_File], sizes: list[int | None]) -> None:
+        before = [file.segment for file in short]
+        self._open(short, sizes)
+        close_all(self._engine, before)  # moves that are under way go on
 
 
 def _path(fd: int) -> tuple[str, _Identity]:

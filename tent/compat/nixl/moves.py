@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._abi import RECORD_WORDS
 from ..._text import shown
 from ...moving import READ, WRITE
+from ...terms import filled, terms
+from ...transfer import Transfer
 from .descriptors import FILE_SEG, nixlXferDList
 from .errors import nixlInvalidParamError, nixlMismatchError, nixlNotSupportedError, translating
 from .files import FileRanges
@@ -16,7 +19,6 @@ from .files import FileRanges
 if TYPE_CHECKING:
     from ...addresses import Addresses
     from ...engine import Engine
-    from ...transfer import Transfer
     from ..options import Options
     from .mailbox import Mailbox
     from .memory import Memory
@@ -28,7 +30,7 @@ _OPERATIONS = {"READ": READ, "WRITE": WRITE}
 class Ranges:
     """A list of ranges that was looked up. As upstream, one without bytes has its index, and nothing of it moves."""
 
-    __slots__ = ("addresses", "n", "places")
+    __slots__ = ("addresses", "n", "places", "rows")
 
     def __init__(self, look_up: Callable[[Any], Addresses], rows: Any) -> None:
         """`look_up` makes the engine's list, of the ranges that have bytes."""
@@ -36,7 +38,8 @@ class Ranges:
         self.n = len(rows)
         # The index of each range in the engine's list, -1 for one without bytes; None where every one is at its own.
         self.places = None if full.all() else np.where(full, np.cumsum(full) - 1, -1)
-        self.addresses = look_up(rows if self.places is None else rows[full]) if full.any() else None
+        self.rows = rows if self.places is None else rows[full]
+        self.addresses = look_up(self.rows) if full.any() else None
 
     def close(self) -> None:
         """Forgets the list. Again: no effect."""
@@ -101,14 +104,19 @@ class Moves:
             raise nixlNotSupportedError("a transfer with a file carries no notification: call send_notif() at its end")
         if here.addresses is None or not len(src):
             return []
-        with (
-            self._memory.files.looked_up(there, dst, grows=op != READ) as by_file,
-            self._engine.batch(**self._options.terms) as batch,
-        ):
-            move = batch.read_pages if op == READ else batch.write_pages
-            for places, listed in by_file:
-                move(here.addresses, src[places], listed, range(len(places)))
-            return [batch.submit()]
+        own = here.rows[src]
+        with self._memory.files.reached(there, dst, grows=op != READ) as (rows, segments):
+            if (own[:, 1] != rows[:, 1]).any():
+                raise nixlMismatchError("a range of memory and its range of a file are of two lengths")
+            given, _ = terms(**self._options.terms)
+            requests = np.empty((len(rows), RECORD_WORDS), np.uint64)
+            requests[:, 5:] = filled(op, self._engine._default_priority, given)
+            requests[:, 0], requests[:, 1] = own[:, 0], segments
+            requests[:, 2:4] = rows[:, :2]
+            requests[:, 4] = 0  # a file is one region
+            start = self._engine._library.pybind_Start
+            batch = self._engine._call(start, 0, requests.ctypes.data, len(requests), 0)
+        return [Transfer(self._engine, batch, int(rows[:, 1].sum()), (here.addresses,))]
 
 
 def _with_bytes(here: Ranges, src: Any, there: Looked, dst: Any) -> tuple[Any, Any]:
