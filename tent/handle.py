@@ -154,9 +154,12 @@ class Handle:
             yield ids
         except BaseException:
             if self._undone(ids):
-                del self._memories[key]
+                self._memories.pop(key, None)
             raise
-        del self._memories[key]
+        try:
+            del self._memories[key]  # no call, behind which a signal handler could raise
+        except KeyError:
+            pass  # a close beside this one has taken it, and lets the buffer go
 
     def _allocating(
         self, take: Callable[[dict[str, Any]], R], undo: Callable[[R], object], *wanted: Any

@@ -236,6 +236,28 @@ def test_a_transfer_that_is_dropped_beside_a_close_does_not_disturb_it(pair: Cal
     assert transfer.result() == 4096
 
 
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_region_that_is_registered_beside_a_close_leaves_the_buffer_to_the_program(
+    engine: tent.Engine, keep: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    buffer, register = bytearray(4096), tent.Engine._register
+
+    def beside(self: tent.Engine, into: list[int], *memory: Any) -> None:
+        if when == "before":
+            self.close()
+        register(self, into, *memory)
+        self.close()
+
+    monkeypatch.setattr(tent.Engine, "_register", beside)
+    if when == "before":
+        with pytest.raises(tent.EngineClosedError):
+            engine.register(buffer)
+    else:
+        region = keep(engine.register(buffer))
+        region.close()
+    buffer.append(1)  # an exported one cannot grow
+
+
 @pytest.mark.parametrize("step", ["_wait_all", "_cancel_all", "_settle_all"])
 def test_a_step_that_fails_keeps_no_engine_open(
     pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, step: str
