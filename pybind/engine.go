@@ -122,6 +122,15 @@ func Close(id int64, timeoutMs int64, cancel bool) (string, error) {
 	})
 }
 
+// Refuse lets no batch take a call any more: later submits fail as those of a closed engine do. The page shows all
+// others.
+func Refuse(id int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		e.Refuse()
+		return 0, nil
+	})
+}
+
 // Forget gives up the page of a closed engine and drops its number. Nobody may look at the page's address afterwards. A
 // second time does nothing. Memory of Allocate that is left stays for FreeMemory.
 func Forget(id int64) (n int64, err error) {

@@ -2,9 +2,10 @@
 
 A close goes like this, in this order, and a step that fails keeps none of the later ones from running:
 
- 1. The engine leaves `_open`, and `_closed` is set: nothing new is taken.
+ 1. The engine leaves `_open`, `_closed` is set, and Go refuses new transfers: all others stand in the shared page.
  2. Transfers under way end by themselves or, when the time is over, are cancelled; we wait for their end.
- 3. Each live Transfer is settled: its outcome moves into Python, since the shared page and the engine will be gone.
+ 3. Each Transfer is settled: its outcome moves into Python, since the shared page and the engine will be gone. A thread
+    that comes back from Go beside the close makes its Transfer later: the outcome of that one waits in `_ends`.
  4. The hub hands out the last ends, callbacks run, and the thread lets go of the eventfd.
  5. The page's views are released, so that a thread that still looks gets an answer instead of memory that is given up.
  6. Go closes: regions are revoked, links and sockets go. Only then may buffers be released.
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native, loop
 from .errors import TentError, translate
+from .transfer import end_of
 
 if TYPE_CHECKING:
     from ._gotent import Library
@@ -78,6 +80,7 @@ def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool,
     library = engine._library
     failure: BaseException | None = None
     for step in (
+        partial(_refuse, engine),
         partial(_wait_all, engine, limit_ms, hurry),
         partial(_cancel_all, engine, EXIT_SECONDS if exiting else _END_SECONDS),
         partial(_settle_all, engine),
@@ -124,6 +127,11 @@ def _finish(engine: Handle, library: Library, limit_ms: int, buffers: list[objec
     engine._tail.close()
 
 
+def _refuse(engine: Handle) -> None:
+    """Go takes no transfer any more, also not from a thread that has found the engine open."""
+    _native.call(engine._library.pybind_Refuse, engine._id)
+
+
 def _wait_all(engine: Handle, limit_ms: int, hurry: threading.Event | None = None) -> None:
     """Waits until nothing is under way, the time is over, or somebody is in a hurry."""
     over = time.monotonic() + limit_ms / 1000
@@ -151,13 +159,23 @@ def _cancel_all(engine: Handle, seconds: float) -> None:
 
 
 def _settle_all(engine: Handle) -> None:
-    for reference in list(engine._live.values()):
+    """Settles every Transfer, and keeps the ends of batches from which another thread has still to make one."""
+    known = set(engine._spent)
+    while engine._live:
+        batch, reference = engine._live.popitem()
+        known.add(batch)
         transfer = reference()
         if transfer is not None:
             try:
                 transfer._settle()
             except TentError:
                 pass  # another thread is dropping it, and has given its batch back
+    for batch in engine._ended():
+        if batch not in known:
+            try:
+                engine._ends[batch] = end_of(engine, batch)
+            except TentError:
+                pass  # freed meanwhile
     engine._live.clear()
 
 

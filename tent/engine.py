@@ -104,7 +104,7 @@ class Engine(Moves, Admission):
         self._states = page.states_at(info["page_address"], cells)
         self._words = page.words_at(info["page_address"], cells * page.CELL_WORDS)
         self._tail = Tail(library, self._id)
-        self._live = {}
+        self._live, self._ends = {}, {}
         self._looks = repeat(None, _native.LOOKS_PER_CRANK - 1)
         self._spent = deque()
         self._spare = min(64, cells // 8)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from itertools import starmap
+from itertools import compress, starmap
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from . import _native, loop
@@ -57,6 +57,7 @@ class Handle:
         "_closed": "",
         "_closing": "",
         "_default_priority": "",
+        "_ends": "",
         "_hub": "",
         "_id": "",
         "_library": "",
@@ -87,6 +88,7 @@ class Handle:
     _hub: loop.Hub
     _looks: Iterator[None]  # at transfers, until the engine is let work again
     _live: dict[int, weakref.ref[Settles]]
+    _ends: dict[int, tuple[int, Any]]  # states and outcomes that a close keeps for transfers still to be made
     _streams: weakref.WeakSet[Sleeps]
     _memories: dict[int, Memory]  # by region, until it is closed
     _tail: Tail
@@ -228,6 +230,13 @@ class Handle:
             found.append(words[at * CELL_WORDS] >> 32 << 32 | at)
             at = states.find(PENDING, at + 1)
         return found
+
+    def _ended(self) -> list[int]:
+        """The ids of all batches that have ended and were not freed."""
+        words = self._words
+        states = bytes(self._states)
+        used = compress(range(len(states)), states)
+        return [words[at * CELL_WORDS] >> 32 << 32 | at for at in used if states[at] > PENDING]
 
     def _give_back(self, memory: Memory) -> None:
         """Gives the program its buffer back. Its region is closed, so no transfer begins; those under way may still

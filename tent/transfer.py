@@ -92,7 +92,7 @@ class Transfer:
             if self._states[self._at] > 1:
                 return True
         except ValueError:
-            self._gone()
+            return self._state() > PENDING
         for _ in self._engine._looks:  # counts down without arithmetic
             return False
         self._engine._looks = repeat(None, _native.LOOKS_PER_CRANK - 1)
@@ -290,10 +290,15 @@ class Transfer:
             return self._states[self._at]
 
     def _gone(self) -> Outcome:
-        """The shared page is gone: either this transfer was settled when its engine closed, or this is a fork."""
-        if self._outcome is None:
-            raise _native.fork_error() if _native.forked() else _native.closed_error()
-        return self._outcome
+        """The shared page is gone: either the outcome was taken when its engine closed, or this is a fork."""
+        if self._outcome is not None:
+            return self._outcome
+        if _native.forked():
+            raise _native.fork_error()
+        if (end := self._engine._ends.get(self._batch)) is None:
+            raise _native.closed_error()
+        self._blame(end[1].failure)
+        return self._take(*end)
 
     def _elapsed_ns(self) -> int:
         if self._outcome is not None:
@@ -360,13 +365,16 @@ class Transfer:
         return transfer_error(state, outcome.failure, outcome.failed_tasks)
 
     def _failure(self) -> dict[str, Any]:
-        """Returns the engine's account of the failure. A deadline blames nobody: then the peer is that of the
-        request."""
+        """Returns the engine's account of the failure."""
         failure: dict[str, Any] = self._engine._call_json(self._engine._library.pybind_Failure, self._batch)
+        self._blame(failure)
+        return failure
+
+    def _blame(self, failure: dict[str, Any]) -> None:
+        """A deadline blames nobody: then the peer is that of the request."""
         if not failure.get("peer"):
             segments = (getattr(operand, "segment", None) for operand in self._keep or ())
             failure["peer"] = next((segment.address for segment in segments if segment is not None), "")
-        return failure
 
     def _settle(self) -> None:
         """Takes everything that users may ask out of the engine, which is about to close; the transfer has ended."""
@@ -381,9 +389,18 @@ class Transfer:
             {} if completed else self._failure(),
             [] if completed else self._failed_tasks(),
         )
-        self._at, self._states = state, _STATES
-        self._outcome = outcome
-        self._keep = None
+        self._take(state, outcome)
+
+    def _take(self, state: int, outcome: Outcome) -> Outcome:
+        self._at, self._states, self._outcome, self._keep = state, _STATES, outcome, None
+        return outcome
+
+
+def end_of(engine: Handle, batch: int) -> tuple[int, Outcome]:
+    """Returns how a batch has ended, for the Transfer that another thread makes when its engine has closed."""
+    transfer = Transfer(engine, batch, -1, ())
+    transfer._settle()
+    return transfer._at, transfer._gone()
 
 
 def _list(transfers: Iterable[Transfer]) -> list[Transfer]:

@@ -54,7 +54,7 @@ func (e *Engine) NewBatch(capacity int) (dispatch.BatchID, error) {
 // newBatch makes a batch for up to capacity tasks. The page does not show it yet: publish or mirror must follow before
 // its id is told. The caller holds e.mu.
 func (e *Engine) newBatch(capacity int) (*batch, *errs.Error) {
-	if e.closed.Load() { // under the mutex: Close takes it later, and finds all batches
+	if e.refuses {
 		return nil, closedError()
 	}
 	id, err := e.core.NewBatch(capacity)
@@ -150,7 +150,7 @@ func (e *Engine) enqueue(b *batch, c *Call, now clock.Time) (int, *errs.Error) {
 // admit says why a batch takes no more calls, or not this one. The caller holds e.mu.
 func (e *Engine) admit(b *batch, c *Call) *errs.Error {
 	switch {
-	case e.closed.Load():
+	case e.refuses:
 		return closedError()
 	case b.freeing:
 		return errs.New(errs.InvalidEntry, "submit", "batch %d was freed", uint64(b.id))

@@ -37,8 +37,17 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 		return e.awaitEnd(timeout)
 	}
 	defer close(e.ended)
+	e.Refuse()
 	e.held = e.end(timeout, cancel)
 	return e.held
+}
+
+// Refuse ends the submits of the engine: later ones fail as those of a closed engine do, and the page shows all others.
+// Nothing else changes. Close does it first. Python does so earlier, since it settles its transfers before it closes.
+func (e *Engine) Refuse() {
+	e.mu.Lock()
+	e.refuses = true
+	e.unlockAndDrain()
 }
 
 // awaitEnd waits for the call of Close that came first, for as long as a call with this timeout may take itself.

@@ -351,3 +351,22 @@ func TestMemoryThatNeverCameBackOutlivesTheEngine(t *testing.T) {
 		require.NoError(t, e.Forget())
 	}
 }
+
+// Transfers from before a refusal go on; the page shows all of them.
+func TestAnEngineThatRefusesTakesNoFurtherTransfers(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	own, far := w.region("own"), w.region("far")
+	r := w.request(own, far)
+	before, err := w.Move(&r)
+	require.NoError(t, err)
+	batch, err := w.NewBatch(1)
+	require.NoError(t, err)
+	w.Refuse()
+	require.Equal(t, dispatch.Pending, w.page.state(before))
+	_, err = w.Move(&r)
+	require.Equal(t, errs.EngineClosed, errs.CodeOf(err), "%v", err)
+	_, err = w.Submit(batch, []Request{r}, nil)
+	require.Equal(t, errs.EngineClosed, errs.CodeOf(err), "%v", err)
+	w.hands[0].complete(nil)
+	require.Equal(t, dispatch.Completed, w.Wait(before, 10*time.Second))
+}

@@ -63,6 +63,7 @@ type Engine struct {
 	core     *dispatch.Core
 	batches  []*batch // by slot
 	active   int      // batches that have not ended
+	refuses  bool     // batches take no calls any more
 	gone     bool     // Close has ended
 	waiters  waiterPool
 	taken    inbox // the emptied other half of inbox

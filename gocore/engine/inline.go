@@ -67,7 +67,7 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 	first, err := e.core.Submit(b.id, c.specs, now) // cannot fail: it has the room that was reserved
 	e.predict(b.id, first, now)
 	b.addLegs(c, first)
-	if err == nil && e.closed.Load() { // Close has cancelled the requests that it found before
+	if err == nil && e.refuses { // a close cancels the requests that it finds, and may have looked
 		_, err = e.core.Cancel(b.id, first, len(c.specs), now)
 	}
 	e.launch(false, clock.Now())

@@ -20,7 +20,7 @@ import pytest
 from conftest import Pair
 
 import tent
-from tent import _native, aio, closing, loop
+from tent import _native, aio, closing, loop, moves
 from tent.testing import PeerProcess
 
 pytestmark = pytest.mark.interpreter
@@ -234,6 +234,54 @@ def test_a_transfer_that_is_dropped_beside_a_close_does_not_disturb_it(pair: Cal
     assert transfer.wait(10) == tent.TransferStatusEnum.COMPLETED
     both.near.close()
     assert transfer.result() == 4096
+
+
+@pytest.mark.parametrize("step", ["_wait_all", "_settle_all"])
+def test_a_submit_beside_a_close_is_refused(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Its thread has found the engine open. The transfer would be settled before its end, and never have one."""
+    both, taken = pair(4096), getattr(closing, step)
+
+    def beside(engine: Any, *arguments: Any) -> None:
+        engine._closed = False
+        with pytest.raises(tent.EngineClosedError):
+            engine.write(both.local, both.remote)
+        engine._closed = True
+        taken(engine, *arguments)
+
+    monkeypatch.setattr(closing, step, beside)
+    both.near.close()
+
+
+@pytest.mark.parametrize("fault", ["delay=5ms", "op=WRITE blackhole"])
+def test_a_transfer_that_comes_back_from_go_beside_a_close_has_its_end(
+    engines: Callable[..., tent.Engine], keep: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    near, far = engines(**{"allow_faults": True, "faults": fault, "transports/shm/enable": False}), engines()
+    local, memory = keep(near.allocate(8192)), keep(far.allocate(8192, name="kv"))
+    local.view[:4096] = b"1" * 4096
+    peer = near.open(far.address)
+    made = moves.Transfer
+
+    def late(engine: tent.Engine, *arguments: Any) -> tent.Transfer:  # the batch is under way
+        engine.close(timeout=10 if "delay" in fault else 0)
+        return made(engine, *arguments)
+
+    monkeypatch.setattr(moves, "Transfer", late)
+    transfer = near.write_ranges(local, [0, 4096], peer["kv"], [0, 4096], [4096, 4096])
+    assert transfer.done() and not transfer.cancel()
+    if transfer.state == tent.TransferStatusEnum.COMPLETED:
+        assert "delay" in fault and transfer.result() == transfer.total_bytes == 8192
+        assert transfer.transports == ("tcp",) and memory.view[:4096] == b"1" * 4096
+    else:
+        error = transfer.exception()
+        assert isinstance(error, tent.TransferCanceledError) and error.failed_tasks == [0, 1]
+        assert error.peer == far.address and "CANCELED" in repr(transfer)
+    assert tent.wait([transfer], timeout=10) == ({transfer}, set())
+    ended = threading.Event()
+    transfer.add_done_callback(lambda _: ended.set())
+    assert ended.wait(10)
 
 
 @pytest.mark.parametrize("when", ["before", "behind"])
