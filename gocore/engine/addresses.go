@@ -197,16 +197,33 @@ func (g *gathering) room(n int) {
 
 // anywhere appends ranges with addresses for offsets, on a side or on both, in any of its regions.
 func (c *Call) anywhere(r *Ranges) *errs.Error {
-	g := newGathering()
-	defer gatherings.Put(g)
-	if err := c.placeLocal(&g.near, r.N, r.Local, r.LocalSize, &r.LocalOffsets, &r.Bytes); err != nil {
-		return err
+	return c.placed(r.Remote.Segment, func(g *gathering) *errs.Error {
+		if err := c.placeLocal(&g.near, r.N, r.Local, r.LocalSize, &r.LocalOffsets, &r.Bytes); err != nil {
+			return err
+		}
+		g.all(r.N)
+		return c.placeRemote(&g.far, r.N, r.Remote, r.RemoteSize, &r.RemoteOffsets, &r.Bytes)
+	})
+}
+
+// placed appends the ranges for which place finds regions. It looks a second time where one of these is gone before it
+// has a task: the peer was asked meanwhile, for a later range or by another call, and the range is in another one now.
+func (c *Call) placed(segment SegmentID, place func(*gathering) *errs.Error) *errs.Error {
+	before := c.mark()
+	for try := 0; ; try++ {
+		g := newGathering()
+		err := place(g)
+		found := err == nil
+		if found {
+			err = c.gather(g, &g.near, &g.far, segment)
+		}
+		gatherings.Put(g)
+		if err == nil || !found || try > 0 || err.Code != errs.AddressNotRegistered {
+			return err
+		}
+		_ = c.whole(before, err)
+		c.found = nil
 	}
-	if err := c.placeRemote(&g.far, r.N, r.Remote, r.RemoteSize, &r.RemoteOffsets, &r.Bytes); err != nil {
-		return err
-	}
-	g.all(r.N)
-	return c.gather(g, &g.near, &g.far, r.Remote.Segment)
 }
 
 // listed appends ranges of two address lists, by their indexes.
@@ -229,28 +246,28 @@ func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
 
 // placeAnew appends ranges of two address lists in the regions in which they lie now, each looked up by itself.
 func (c *Call) placeAnew(named *gathering, near, far *addressList, segment SegmentID) *errs.Error {
-	g := newGathering()
-	defer gatherings.Put(g)
-	g.far.byAddress = far.byAddress
 	due := c.terms.Due()
-	var own *region
-	for i, src := range named.src {
-		a, b := near.at(src), far.at(named.dst[i])
-		if a.bytes != b.bytes {
-			return unequal(i, a.bytes, b.bytes)
+	return c.placed(segment, func(g *gathering) *errs.Error {
+		g.far.byAddress = far.byAddress
+		var own *region
+		for i, src := range named.src {
+			a, b := near.at(src), far.at(named.dst[i])
+			if a.bytes != b.bytes {
+				return unequal(i, a.bytes, b.bytes)
+			}
+			var err *errs.Error
+			if own, err = c.placeOwn(&g.near, own, near.homes[a.home].addr+a.offset, a.bytes); err != nil {
+				return indexed(i, err)
+			}
+			_, there, offset, err := c.resolve(due, far.place(b.home, b.offset, segment), b.bytes)
+			if err != nil {
+				return indexed(i, err)
+			}
+			g.far.add(home{there.ID, there.Addr, there.Size}, offset, b.bytes)
 		}
-		var err *errs.Error
-		if own, err = c.placeOwn(&g.near, own, near.homes[a.home].addr+a.offset, a.bytes); err != nil {
-			return indexed(i, err)
-		}
-		_, there, offset, err := c.resolve(due, far.place(b.home, b.offset, segment), b.bytes)
-		if err != nil {
-			return indexed(i, err)
-		}
-		g.far.add(home{there.ID, there.Addr, there.Size}, offset, b.bytes)
-	}
-	g.all(len(named.src))
-	return c.gather(g, &g.near, &g.far, segment)
+		g.all(len(named.src))
+		return nil
+	})
 }
 
 func unequal(i int, here, there uint64) *errs.Error {

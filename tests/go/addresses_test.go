@@ -117,6 +117,30 @@ func TestRangesGoByAddressThroughManyRegions(t *testing.T) {
 	})
 }
 
+// The first range lies in a region that was closed and registered again in part. The second has the owner asked, and
+// that region is another one behind it.
+func TestARangeWhoseRegionGoesWhileItsCallAsksIsLookedUpAgain(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w world) {
+		c := newCache(t, w)
+		later := newGuarded(t, slotBytes)
+		require.NoError(t, c.there.CloseRegion(t.Context(), c.offered[1]))
+		offer(t, c.there, c.theirs[1].bytes[:cacheSlots*slotBytes/2], "part")
+		offer(t, c.there, later.bytes, "later")
+		fill(c.own[0].bytes, 100)
+		to := []int64{slot(c.theirs, cacheSlots+3), int64(address(later.bytes))}
+		id, err := c.here.Ranges(engine.Terms{Op: transport.Write}, &engine.Ranges{N: 2,
+			Remote:       engine.Remote{Segment: c.at},
+			LocalOffsets: engine.IndexesOf([]int64{slot(c.own, 0), slot(c.own, 1)}),
+			Bytes:        engine.IndexesOf([]int64{slotBytes, slotBytes}), RemoteOffsets: engine.IndexesOf(to)}, nil)
+		require.NoError(t, err)
+		require.Equal(t, dispatch.Completed, ended(t, c.here, id).State)
+		same(t, content(c.theirs, cacheSlots+3, slotBytes), 100, 0)
+		same(t, later.bytes, 100, slotBytes)
+		c.theirs[1].check(t)
+		later.check(t)
+	})
+}
+
 // prepare makes address lists of all slots on both sides, with the same lengths.
 func (c *cache) prepare(t testing.TB, bytes []int64) (near, far engine.GridID) {
 	all := make([]int, cacheRegions*cacheSlots)

@@ -94,3 +94,21 @@ def test_plain_addresses_of_the_engine() -> None:
                 outcomes.append(transfer.exception(timeout=10))
         assert outcomes == [None] * 3
         assert (target == 7).all()
+
+
+@pytest.mark.parametrize("whose", ["own", "a peer's"])
+def test_addresses_in_a_region_that_is_gone_and_in_one_that_nobody_has_seen(whose: str) -> None:
+    """The second range has the regions asked for. That of the first one is another one behind that."""
+    source, target = numpy.full(SIZE, 7, numpy.uint8), numpy.zeros(3 * SIZE, numpy.uint8)
+    with tent.Engine() as one, tent.Engine() as two, one.register(source):
+        owner = one if whose == "own" else two
+        with one.open("") if whose == "own" else one.open(two.address, timeout=10) as peer:
+            here, there = source.ctypes.data, target.ctypes.data
+            with owner.register(target[SIZE:], name="before"):
+                assert one.write_ranges(one, [here], peer, [there + SIZE], [8]).result(10) == 8
+            with owner.register(target[: 2 * SIZE], name="behind"):
+                moved = one.write_ranges(one, [here, here], peer, [there + SIZE + 100, there + 100], [64, 64])
+                assert moved.result(10) == 128
+    expected = numpy.zeros(3 * SIZE, numpy.uint8)
+    expected[SIZE : SIZE + 8] = expected[SIZE + 100 : SIZE + 164] = expected[100:164] = 7
+    assert (target == expected).all()
