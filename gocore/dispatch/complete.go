@@ -159,10 +159,23 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 		counters.AttemptFailures[a.Op]++
 		// else a straggler of a trouble that is over
 		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.life.Back() &&
-			r.link.peer.presence != rail.Silent {
+			r.link.peer.presence != rail.Silent && r.isNews(a, err, now) {
 			c.railFailed(r, rail.Failed, err, now)
 		}
 	}
+}
+
+// isNews reports whether the failure of a slice has a cause that has not counted against the rail yet. A connection
+// that breaks fails all of its slices, and costs health once, as in the LNet seed. So slices count once that were out
+// together and fail by one error, and so does all that a generation gives back when it has ended.
+func (r *railState) isNews(a *attempt, err *errs.Error, now clock.Time) bool {
+	known := r.mourned || (err == r.failure && a.started <= r.failed)
+	r.mourned = r.ended()
+	if known {
+		return false
+	}
+	r.failure, r.failed = err, now
+	return true
 }
 
 // railEvent emits an event with the names and the health of a rail.

@@ -144,20 +144,62 @@ func TestARailThatKeepsFailingIsPaused(t *testing.T) {
 	require.EqualValues(t, 128*kib, back, "it is used again, with care")
 }
 
-// A lane that breaks fails all of its slices. The rail has ended by that, and is dialled anew: nobody hears of a pause.
-func TestARailThatHasEndedIsNotPaused(t *testing.T) {
-	r := newRig(t, Options{})
-	id := r.link(1, 1, 1, 1<<20)
-	r.submit(to(r.core, id), High, 8*64*kib, clock.Never)
-	require.Len(t, r.out, 8)
-	r.core.RailDown(id, railOf(id, 0, 1), broken(errs.ScopeRail), r.now)
-	r.step()
-	for len(r.out) > 0 {
-		r.finish(0, broken(errs.ScopeRail))
+// A lane that breaks fails all of its slices, before its rail is reported down or behind it. That is one failure. The
+// rail has ended by it, and is dialled anew: nobody hears of a pause.
+func TestALaneThatBreaksCostsHealthOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		before int  // completions that come before RailDown
+		each   bool // has an error of its own
+	}{
+		"slices come back behind the end":       {},
+		"each with an error of its own":         {each: true},
+		"they come back before it":              {before: 8},
+		"some before and some behind, with one": {before: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Options{Rail: rail.Settings{Threshold: min(c.before, 1) + 1}})
+			id := r.link(1, 1, 1, 1<<20)
+			r.submit(to(r.core, id), High, 8*64*kib, clock.Never)
+			require.Len(t, r.out, 8)
+			list, cause := r.out, broken(errs.ScopeRail)
+			r.now = r.now.Add(ms)
+			r.out = nil
+			complete := func(list []*transport.Slice) {
+				for _, s := range list {
+					if c.each {
+						cause = broken(errs.ScopeRail)
+					}
+					r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Err: cause}}, r.now)
+				}
+			}
+			complete(list[:c.before])
+			r.core.RailDown(id, railOf(id, 0, 1), cause, r.now)
+			r.step()
+			complete(list[c.before:])
+			r.step()
+			require.Equal(t, []event.Kind{event.RailDown}, r.kinds())
+			require.Zero(t, r.core.totalsFor(1).condemned)
+			require.EqualValues(t, 1, r.core.totalsFor(1).errors)
+			require.EqualValues(t, 8, r.core.Counters(1, High).AttemptFailures[transport.Write])
+			r.railUp(id, 0, 2, 1<<20)
+			require.Equal(t, 900, r.core.rail(id, railOf(id, 0, 2)).health.Value())
+		})
 	}
-	require.Equal(t, []event.Kind{event.RailDown}, r.kinds())
-	require.Zero(t, r.core.totalsFor(1).condemned)
-	require.EqualValues(t, 8, r.core.totalsFor(1).errors)
+}
+
+// One error that a transport uses again, of slices that were sent behind the failure, is another failure.
+func TestAnErrorThatComesAgainCountsAgain(t *testing.T) {
+	r := newRig(t, Options{RetryAfter: ms, SuspectAfter: time.Second})
+	id := r.link(1, 0, 1, 1<<20)
+	r.submit(to(r.core, id), High, kib, clock.Never)
+	for cause, i := broken(errs.ScopeRail), 0; i < 3; i++ {
+		require.Len(t, r.out, 1)
+		r.now = r.now.Add(ms)
+		r.finish(0, cause)
+		r.wait(ms << i)
+	}
+	require.Equal(t, []event.Kind{event.RailPaused}, r.kinds())
+	require.Equal(t, "3 errors", r.events[len(r.events)-1].Note)
 }
 
 // A slice of before the pause fails by the trouble that is over.

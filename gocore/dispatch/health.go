@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -14,7 +15,8 @@ import (
 // Failures and successes change a rail's state, and a rail that is out comes back. rail.Life draws the states; here are
 // their consequences for links and NICs:
 //
-//	paused      used only when the link has nothing better; comes back by its cooldown, a success or good probes
+//	paused      used only when the link has nothing better; comes back by its cooldown, a success or good probes. Not by
+//	            probes where its last generations delivered nothing: each of them could answer
 //	suspected   takes nothing (suspect.go); comes back by a sign of life, or is condemned after CondemnAfter
 //	condemned   is fenced (ending.go), until a new generation
 //
@@ -33,6 +35,9 @@ var recoveryNotes = map[rail.Event]string{
 // the rail's link, NIC, timer and rank.
 func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 	l := r.link
+	if e == rail.Ended && r.slices > 0 && l.peer.presence != rail.Silent {
+		r.life.Lose()
+	}
 	change := r.life.Observe(e, &l.options.Settings, now)
 	r.resize()
 	if change.From == change.To {
@@ -71,11 +76,24 @@ func (c *Core) railFailed(r *railState, e rail.Event, err *errs.Error, now clock
 	if !opened || !r.usable() { // one that has ended pauses no more, and its next generation comes up when it can
 		return
 	}
-	c.railEvent(event.Event{Kind: event.RailPaused, N: r.life.Breaker.Failures(), Took: r.life.Breaker.Until().Sub(now),
-		Err: err}, r, now)
-	c.totalsOf(r).condemned++
+	n := r.life.Breaker.Failures()
+	note := strconv.Itoa(n) + " errors"
+	switch {
+	case e == rail.Deserted:
+		note = "its tasks took another way"
+	case n == 1:
+		note = "an error"
+	}
+	c.railPaused(r, n, note, err, now)
 	c.timers.Set(&r.timer, now)
 	c.tendLink(r.link, now)
+}
+
+// railPaused reports a pause, and counts it.
+func (c *Core) railPaused(r *railState, n int, note string, err *errs.Error, now clock.Time) {
+	c.railEvent(event.Event{Kind: event.RailPaused, N: n, Note: note, Took: r.life.Breaker.Until().Sub(now), Err: err},
+		r, now)
+	c.totalsOf(r).condemned++
 }
 
 // lowerHealth lowers the health of a rail, and of those that share an end which is to blame.
@@ -142,7 +160,7 @@ func (c *Core) tendRail(r *railState, now clock.Time) {
 		}
 		end = r.life.Breaker.Until()
 	}
-	if !r.link.spec.Probes {
+	if !r.link.spec.Probes || (r.life.State() == rail.Paused && r.life.Barren(&r.link.options.Settings)) {
 		c.timers.Set(&r.timer, end)
 		return
 	}

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"iter"
+	"strconv"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -117,6 +118,9 @@ type railState struct {
 	doubted    clock.Time // when it was last suspected, by the detector's clock
 	lastGood   clock.Time // last completion with bytes
 	errors     uint64
+	failure    *errs.Error        // the last one that counted
+	failed     clock.Time         // when it did
+	mourned    bool               // it counts nothing more, since its generation has ended
 	carried    uint64             // bytes
 	brought    [ClassCount]uint64 // of these, bytes of each class in this generation
 	came       uint64             // bytes of the slice that came back last
@@ -248,8 +252,8 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 			c.observe(old, rail.Ended, now)
 			c.resendFlight(old, now)
 		}
-		c.inherit(r, old, now)
 	}
+	barren := old != nil && c.inherit(r, old, now)
 	l.rails[info.Rail.Index] = r
 	c.plug(r, now)
 	if old != nil {
@@ -259,6 +263,10 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	l.up++
 	l.dialing, l.worked, l.cause = false, true, nil
 	c.railEvent(event.Event{Kind: event.RailUp}, r, now)
+	if barren {
+		n := r.life.BarrenCount()
+		c.railPaused(r, n, strconv.Itoa(n)+" generations in a row delivered nothing", nil, now)
+	}
 	if l.answers() { // nobody else can have let us in
 		c.peerSpoke(l.peer, c.awake(now), now)
 	}
@@ -278,12 +286,14 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	}
 }
 
-// inherit hands over the history of a rail to its next generation, which is trusted little by little.
-func (c *Core) inherit(r, old *railState, now clock.Time) {
+// inherit hands over the history of a rail to its next generation, which is trusted little by little. It reports
+// whether that begins with a pause, because the last ones delivered nothing.
+func (c *Core) inherit(r, old *railState, now clock.Time) (barren bool) {
 	r.meter, r.health = old.meter, old.health
 	r.errors, r.carried, r.lastGood = old.errors, old.carried, old.lastGood
-	r.life.Inherit(&old.life, now)
+	barren = r.life.Inherit(&old.life, &r.link.options.Settings, now)
 	r.resize()
+	return barren
 }
 
 func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railState {

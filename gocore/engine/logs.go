@@ -96,8 +96,8 @@ func (l *logs) lineOf(ev *event.Event) (level slog.Level, text string) {
 	case event.RailRecovered:
 		text = fmt.Sprintf("Rail recovered: local_nic=%s remote_nic=%s (%s)", ev.Local, ev.Remote, ev.Note)
 	case event.RailPaused:
-		level, text = slog.LevelWarn, fmt.Sprintf("Rail paused: local_nic=%s remote_nic=%s (%d errors, for %v)",
-			ev.Local, ev.Remote, ev.N, ev.Took)
+		level, text = slog.LevelWarn, fmt.Sprintf("Rail paused: local_nic=%s remote_nic=%s (%s, for %v)",
+			ev.Local, ev.Remote, ev.Note, ev.Took)
 	case event.SharingOff:
 		level, text = slog.LevelWarn, "Slots and load are not shared with other processes any more; transfers go on"
 	case event.SlowPath:

@@ -86,7 +86,8 @@ var kinds = [...]struct{ name, help string }{
 		"The region named in `rail` was closed: no peer can touch its bytes any more."},
 	SegmentOpened: {"segment_opened", "A segment was opened."},
 	SegmentClosed: {"segment_closed", "A segment was closed."},
-	RailPaused:    {"rail_paused", "A rail had `n` errors within the window, and is out for `took`."},
+	RailPaused: {"rail_paused",
+		"A rail is out for `took`: `note` has the reason, `n` errors within the window or what else."},
 	RailProbed: {"rail_probed",
 		"A rail that is out was probed. Without `error` it answered after `took`: `n` good probes of `m`."},
 	DeadlineMissed: {"deadline_missed",
@@ -155,7 +156,7 @@ type Event struct {
 	Local     string
 	Remote    string
 	From, To  string
-	Note      string // the reason that a rail is back: "cooldown expired" and others
+	Note      string // the reason that a rail is out, or back: "3 errors", "cooldown expired" and others
 	N, M      int
 	Took      time.Duration
 	Bytes     uint64

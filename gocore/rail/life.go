@@ -65,9 +65,16 @@ func (e Event) String() string {
 // Silence before suspicion is no state: the rail is used as before while dispatch asks for signs of life.
 //
 // While the whole peer is silent (Presence), no rail of it changes its state for silence.
+//
+// A generation is barren if something that it was given was lost, and nothing was delivered. Connections come up then,
+// and carry no payload, as in a path MTU black hole (RFC 2923, 2.1). Threshold of them in a row open the breaker, and
+// then each further one does. What proves the others a small answer proves too, so no probe ends such a pause.
 type Life struct {
 	state   State
 	back    clock.Time // when the rail last left a pause or a suspicion; 0 if it never was out
+	lost    bool       // something that this generation was given
+	brought bool       // this generation has delivered something
+	barren  int        // generations in a row before this one that were, of those that were given something
 	Breaker Breaker
 	Start   SlowStart
 }
@@ -89,13 +96,38 @@ func Born(onProbation bool) (l Life) {
 	return l
 }
 
-// Inherit takes over the memory of the generation before. The rail was just proved to work, so its breaker closes; it
-// is trusted little by little.
-func (l *Life) Inherit(old *Life, now clock.Time) {
-	l.Breaker = old.Breaker
-	l.Breaker.Close(now)
+// Inherit takes over the memory of the generation before. The rail was just proved to work, so its breaker closes,
+// unless too many generations were barren; it is trusted little by little. Inherit reports whether the last one has
+// opened the breaker.
+func (l *Life) Inherit(old *Life, s *Settings, now clock.Time) (opened bool) {
+	l.Breaker, l.barren = old.Breaker, old.barren
+	switch {
+	case old.brought:
+		l.barren = 0
+	case old.lost:
+		l.barren++
+	}
+	switch {
+	case !l.Barren(s):
+		l.Breaker.Close(now)
+	case old.lost && !old.brought:
+		opened = l.Breaker.Trip(s, now)
+	}
+	if l.Breaker.open {
+		l.state = Paused
+	}
 	l.Start.Begin()
+	return opened
 }
+
+// Barren reports whether the last generations were, and this one has not shown yet that it is better.
+func (l *Life) Barren(s *Settings) bool { return !l.brought && l.barren >= s.Threshold }
+
+// BarrenCount is the number of generations before this one, in a row, that were barren.
+func (l *Life) BarrenCount() int { return l.barren }
+
+// Lose notes that something was out on the rail when its generation ended.
+func (l *Life) Lose() { l.lost = true }
 
 // State is the current state.
 func (l *Life) State() State { return l.state }
@@ -104,8 +136,9 @@ func (l *Life) State() State { return l.state }
 // over.
 func (l *Life) Back() clock.Time { return l.back }
 
-// Troubled reports whether a success means anything to the rail beyond itself: it ends a pause, failures or a ramp.
-func (l *Life) Troubled() bool { return l.Breaker.failures > 0 || l.Start.Ramping() }
+// Troubled reports whether a success means anything to the rail beyond itself. It ends a pause, failures or a ramp, or
+// it is the first of its generation.
+func (l *Life) Troubled() bool { return !l.brought || l.Breaker.failures > 0 || l.Start.Ramping() }
 
 // Observe notes an event and returns the change that follows.
 func (l *Life) Observe(e Event, s *Settings, now clock.Time) Change {
@@ -127,14 +160,21 @@ func (l *Life) Observe(e Event, s *Settings, now clock.Time) Change {
 // note keeps the books of breaker and slow start and reports whether the breaker has opened.
 func (l *Life) note(e Event, s *Settings, now clock.Time) (opened bool) {
 	switch e {
+	case Silenced:
+		l.lost = true
 	case Failed:
+		l.lost = true
 		if l.Start.Ramping() {
 			l.Start.Begin()
 		}
 		return l.Breaker.Fail(s, now)
 	case Deserted:
+		l.lost = true
 		return l.Breaker.Trip(s, now)
 	case Delivered:
+		if l.state.Usable() { // else it came to light another way
+			l.brought = true
+		}
 		if l.Breaker.failures > 0 {
 			l.Breaker.Close(now)
 		}
@@ -143,7 +183,7 @@ func (l *Life) note(e Event, s *Settings, now clock.Time) (opened bool) {
 			l.Breaker.Close(now)
 		}
 	case Proved:
-		if l.state == Paused && l.Start.good >= l.Breaker.Trust(s, now) {
+		if l.state == Paused && !l.Barren(s) && l.Start.good >= l.Breaker.Trust(s, now) {
 			l.Breaker.Close(now)
 		}
 	case Spoke:

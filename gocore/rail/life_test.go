@@ -25,6 +25,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts print into tes
 //	+DURATION EVENT        lets that time pass, then observes an event by its name
 //	+DURATION answered     a good answer to a probe; unanswered: none, or a bad one
 //	+DURATION delivered N  bytes for slow start as well
+//	ended holding          the same, with something out on the rail
 //	inherit                the next generation of the same rail
 func TestLifeScripts(t *testing.T) {
 	scripts, err := filepath.Glob("testdata/life/*.txt")
@@ -83,8 +84,8 @@ func (p *theatre) command(t *testing.T, words []string) string {
 	case "inherit":
 		old := p.life
 		p.life = Born(false)
-		p.life.Inherit(&old, p.now)
-		return p.describe(Change{From: old.state, To: p.life.state})
+		opened := p.life.Inherit(&old, &p.settings, p.now)
+		return p.describe(Change{From: old.state, To: p.life.state, Opened: opened})
 	}
 	pause, err := time.ParseDuration(strings.TrimPrefix(words[0], "+"))
 	require.NoError(t, err, words)
@@ -96,7 +97,9 @@ func (p *theatre) command(t *testing.T, words []string) string {
 	case "unanswered":
 		return fmt.Sprintf("%d in a row", p.life.Start.Unanswered())
 	}
-	if len(words) > 2 {
+	if len(words) > 2 && words[2] == "holding" {
+		p.life.Lose()
+	} else if len(words) > 2 {
 		bytes, err := strconv.ParseUint(words[2], 10, 64)
 		require.NoError(t, err, words)
 		p.life.Start.Delivered(bytes)
@@ -145,6 +148,9 @@ func (p *theatre) describe(c Change) string {
 	}
 	if n := p.life.Breaker.Failures(); n > 0 {
 		text += fmt.Sprintf(", failures %d", n)
+	}
+	if n := p.life.BarrenCount(); n > 0 {
+		text += fmt.Sprintf(", barren %d", n)
 	}
 	if c.Recovered() {
 		text += ", recovered"

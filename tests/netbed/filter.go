@@ -21,6 +21,16 @@ var (
 	}
 )
 
+// dropLonger drops packets of more than this number of bytes, headers included.
+func dropLonger(bytes uint32) rule {
+	return rule{
+		&expr.Meta{Key: expr.MetaKeyLEN, Register: 1},
+		&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
+		&expr.Cmp{Op: expr.CmpOpGt, Register: 1, Data: binaryutil.BigEndian.PutUint32(bytes)},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}
+}
+
 // dropShare drops packets at random.
 func dropShare(share float64) rule {
 	const grain = 1 << 20

@@ -51,6 +51,10 @@ func (r *Rail) Drop(d Direction) error { return r.filter(d, dropAll) }
 // Lose loses that share of the packets in both directions, at random.
 func (r *Rail) Lose(share float64) error { return r.filter(Both, dropShare(share)) }
 
+// Shorten loses packets of more than this number of bytes in both directions, without a word: a path MTU black hole
+// (RFC 2923, 2.1). Connections come up, and all payload is lost.
+func (r *Rail) Shorten(bytes uint32) error { return r.filter(Both, dropLonger(bytes)) }
+
 // Reset answers every TCP packet by a reset, until Heal.
 func (r *Rail) Reset() error { return r.filter(Both, resetTCP) }
 

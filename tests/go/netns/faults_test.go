@@ -78,3 +78,28 @@ func TestARailThatBreaksUnderATransferIsNoticedByNobody(t *testing.T) {
 		}
 	})
 }
+
+// TestARailThatCarriesNoPayloadIsPaused: connections come up over a path MTU black hole, and pings are answered. Each
+// generation would cost a transfer a second. After a few of them the rail is paused, and it carries bytes when it is
+// mended.
+func TestARailThatCarriesNoPayloadIsPaused(t *testing.T) {
+	netbed.EitherWay(t, func(t *testing.T, op transport.Op) {
+		w := newWorld(t, map[string]string{"transports/tcp/rail_cooldown_secs": "1"})
+		const small = 600 // bytes of a packet: whatever a lane says besides payload
+		count := func(kind string) int { return len(w.Events(t, kind+" "+w.railName(1))) }
+		require.NoError(t, w.Rails[1].Shorten(small))
+		for count("rail_paused") == 0 {
+			w.Move(t, op)
+		}
+		require.GreaterOrEqual(t, count("rail_up"), 3, "the first generations are no reason for a pause")
+		require.NoError(t, w.Rails[1].Heal())
+		for paused := count("rail_paused"); ; {
+			w.Move(t, op)
+			if now := count("rail_paused"); now > paused { // the last one that was lost, before the rail was mended
+				paused = now
+			} else if w.RailsUp(t) == rails && count("rail_recovered") > 0 {
+				break
+			}
+		}
+	})
+}
