@@ -354,8 +354,9 @@ type Transport interface {
 	// Forget ends a key that Import returned: its region is closed, or has another key, and every accepted slice that
 	// names it has completed. A key that is unknown is ignored.
 	Forget(Link, RemoteKey)
-	// Detach ends a link; outstanding slices complete first, with an error where they must. Its index is free for
-	// another link at once.
+	// Detach ends a link; outstanding slices complete, with an error where they must, and by rule c. So one that may
+	// still land completes with the peer's answer, with the proof of its end, or with the transport's Close. The link's
+	// index is free for another one at once.
 	Detach(Link)
 	// Stale returns how many calls named a link that had ended. These are Import, Forget, Detach, Submit, Fence, and
 	// Inline, Sync, Notify, Probe, Heard and Explain where they are implemented. Each of them was refused.

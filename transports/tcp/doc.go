@@ -101,6 +101,9 @@
 //
 // # Shutdown
 //
+// Detach: sockets are closed at once. WRITEs in doubt complete with the peer's answer or the proof of its end, however
+// long that takes.
+//
 // Close: nothing new is accepted; every link is left (lanes closed, the peer asked about WRITEs in doubt for at most
 // a second, everything completed); goroutines of calls end; workers end; lanes of peers say goodbye and are closed;
 // then listeners. Listeners come last because peers take a refused dial for the proof that nobody reads their lanes

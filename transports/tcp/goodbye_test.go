@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -143,6 +145,67 @@ func TestADetachedLinkIsForgottenAtOnce(t *testing.T) {
 		thaw()
 		require.Eventually(t, func() bool { return attached(far) == 0 }, 5*time.Second, time.Millisecond)
 	})
+}
+
+// mute is a host of which no call comes through while it is cut off.
+type mute struct {
+	*endpoint
+	cut  atomic.Bool
+	last atomic.Int64 // clock.Time of the last call that did not
+}
+
+func (m *mute) Call(ctx context.Context, peer transport.Peer, message []byte) ([]byte, error) {
+	if m.cut.Load() {
+		m.last.Store(int64(clock.Now()))
+		return nil, errs.New(errs.Timeout, "test", "cut off").WithScope(errs.ScopeLink, errs.SidePath)
+	}
+	return m.endpoint.Call(ctx, peer, message)
+}
+
+// TestADetachedLinkAsksUntilItHasAnAnswer: bytes of a WRITE lie in the peer's socket, and nobody can be asked. They may
+// still land, so the slice has no end before the peer says that they do not, or this end closes.
+func TestADetachedLinkAsksUntilItHasAnAnswer(t *testing.T) {
+	const size = 4096
+	for _, closes := range []bool{false, true} {
+		far := newTestEndpoint(t, Settings{Lease: time.Hour})
+		memory := mapping(t, size)
+		_, d, err := far.tr.Register(context.Background(), regionOf(memory))
+		require.NoError(t, err)
+		m := &mute{endpoint: newTestEndpoint(t, Settings{})}
+		require.NoError(t, m.tr.Close(context.Background()))
+		m.tr, err = Factory{}.Open(context.Background(), Settings{}, m, m)
+		require.NoError(t, err)
+		near := &couple{endpoint: m.endpoint, memory: mapping(t, size)}
+		near.key, _, err = near.tr.Register(context.Background(), regionOf(near.memory))
+		require.NoError(t, err)
+		near.link, err = near.tr.Attach(far.self)
+		require.NoError(t, err)
+		near.remote, err = near.tr.Import(near.link, d)
+		require.NoError(t, err)
+		near.await(t, "a rail", 5*time.Second, func() bool { return len(near.rails) == 1 })
+		thaw := freeze(far.tr.(*Transport), isResponder)
+		s := near.slice(transport.Write, 0, 0, size)
+		require.Equal(t, 1, near.tr.Submit([]*transport.Slice{s}))
+		m.cut.Store(true)
+		detached := clock.Now()
+		near.tr.Detach(near.link)
+		require.Eventually(t, func() bool { return clock.Time(m.last.Load()) > detached.Add(1200*time.Millisecond) },
+			10*time.Second, time.Millisecond, "it goes on asking")
+		require.Nil(t, near.end(s).Slice, "nobody knows whether it lands")
+		if closes {
+			require.NoError(t, near.tr.Close(context.Background()))
+			require.Equal(t, errs.PeerUnreachable, near.end(s).Err.Code)
+			thaw()
+			continue
+		}
+		m.cut.Store(false)
+		near.awaitEnds(t, 5*time.Second, s)
+		clear(memory)
+		thaw()
+		attached := func() bool { return len(far.tr.(*Transport).attachments.ofPeer(nil)) > 0 }
+		require.Eventually(t, func() bool { return !attached() }, 5*time.Second, time.Millisecond)
+		require.Equal(t, make([]byte, size), memory, "it has its end")
+	}
 }
 
 // TestALaneMayEndWhileItsGoodbyeIsWritten: the socket is full, its peer ends, and a worker closes the lane. For the

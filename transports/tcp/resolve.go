@@ -139,7 +139,9 @@ func (l *link) giveUp(cause *errs.Error) {
 	l.failNotes(nil)
 }
 
-// stepLeaving ends a detached link: sockets first, then questions about WRITEs in doubt, for a bounded time.
+// stepLeaving ends a detached link: sockets first, then questions about WRITEs in doubt. They end with an answer, with
+// the proof that the peer has ended, or with this transport's Close, which has a second for them. Until then a slice
+// may still land, and no time-out says otherwise.
 func (l *link) stepLeaving(now clock.Time) (clock.Time, bool) {
 	if l.advance(linkDetached) {
 		l.leaveBy = now.Add(time.Second)
@@ -149,12 +151,15 @@ func (l *link) stepLeaving(now clock.Time) (clock.Time, bool) {
 		l.allRailsDown(cause, now)
 		l.failNotes(nil)
 	}
-	due := clock.Never
-	if l.deadBy == nil && !l.bye.Load() && now < l.leaveBy {
+	due, limit := clock.Never, clock.Never
+	if l.t.life.Closed() {
+		limit = l.leaveBy
+	}
+	if l.deadBy == nil && !l.bye.Load() && now < limit {
 		due = l.resolve(now)
 	}
 	if due != clock.Never {
-		return min(due, l.leaveBy), false
+		return min(due, limit), false
 	}
 	l.giveUp(l.attribute(errs.New(errs.PeerUnreachable, "tcp.detach", "peer could not be asked what has landed").
 		WithScope(errs.ScopeLink, errs.SidePath)))
