@@ -147,7 +147,7 @@ func (o Options) withDefaults() Options {
 // LinkSpec describes a link when it is added.
 type LinkSpec struct {
 	Peer      uint32       // the engine's number of the peer
-	Engine    transport.ID // that the peer is: peers that are one share open withdrawals; zero: it is the only one
+	Engine    transport.ID // or file that the peer is: those that are one share open withdrawals; zero: the only one
 	PeerName  string
 	Transport uint8
 	Link      transport.Link

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"path"
 	"slices"
 	"strings"
@@ -19,7 +21,8 @@ import (
 
 // A file is a segment like any other: a peer that only transports with Info.Files attach. Its one region of kind File
 // has the offsets of the file, so plans, failover, classes, deadlines, cancellation and metrics know nothing of files.
-// Each open is a peer of its own, with its own size, permission and durability. Other processes never reach it.
+// Each open is a peer of its own, with its own size, permission and durability. All opens of one file share their open
+// withdrawals, as the addresses of an engine do. Other processes never reach it.
 //
 // Batches hold the files that they use: closing the segment lets them end first, and its links are detached after the
 // last.
@@ -36,9 +39,29 @@ type FileOptions struct {
 
 // file holds the properties of a peer that is a file.
 type file struct {
+	id         transport.ID // the same for each open of it: the core holds all of them back while bytes may land
 	path       string
 	readOnly   bool
 	durability request.Durability
+}
+
+// fileID makes the ID of a file by its inode: other names of it lead to the same bytes.
+func fileID(card *transport.FileCard) (id transport.ID) {
+	b := []byte("tent file")
+	for _, n := range [...]uint64{card.Device, card.Inode, card.BornNs} {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	sum := sha256.Sum256(b)
+	copy(id[:], sum[:])
+	return id
+}
+
+// id is that of the engine or the file that the peer is.
+func (p *peer) id() transport.ID {
+	if p.file != nil {
+		return p.file.id
+	}
+	return p.identity.ID
 }
 
 const (
@@ -173,7 +196,7 @@ func (e *Engine) filePeer(made *transport.FileCard, durability request.Durabilit
 	identity := transport.Peer{Address: fileScheme +
 		made.Path, Name: path.Base(made.Path), MachineID: e.machine, ID: transport.NewID()}
 	p := newPeer(e, identity)
-	p.handles, p.file = 1, &file{made.Path, made.ReadOnly, durability}
+	p.handles, p.file = 1, &file{fileID(made), made.Path, made.ReadOnly, durability}
 	region := segment.Region{ID: fileRegion, Name: made.Path, Size: made.Size, Location: "file", Kind: mem.File,
 		Permission: mem.GlobalReadWrite, ReadOnly: made.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
 	if made.ReadOnly {

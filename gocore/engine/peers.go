@@ -186,7 +186,7 @@ func (p *peer) attach() (owed []func()) {
 			continue
 		}
 		e.mu.Lock()
-		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, Engine: p.identity.ID, PeerName: p.identity.Address,
+		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, Engine: p.id(), PeerName: p.identity.Address,
 			Transport: port.index, Link: link, Info: info, SameHost: sameHost, Probes: port.prober != nil})
 		e.links.enter(id, port)
 		e.unlock() // a step must not run under p.mu: the second look is the caller's, behind it

@@ -116,6 +116,37 @@ func TestAFileIsASegmentLikeAnyOther(t *testing.T) {
 	require.Equal(t, model[12345:13345], back.bytes[:1000])
 }
 
+// A WRITE that a kernel does not give back may still land in its file. Nothing else goes there meanwhile, whichever
+// open and name of the file leads there, and other files do not wait.
+func TestAFileIsHeldUnderEachOfItsOpens(t *testing.T) {
+	const size = 4096
+	s := newStorage(t)
+	e := s.engine(t, map[string]any{"fence_timeout_file_ms": 1})
+	own := memory(t, 3*size)
+	offer(t, e, own, "")
+	first := openFile(t, e, "/kv.bin", engine.FileOptions{Create: true, Size: size})
+	second := openFile(t, e, "/kv.bin", engine.FileOptions{})
+	other := openFile(t, e, "/other.bin", engine.FileOptions{Create: true, Size: size})
+	fill(own, 1)
+	require.NoError(t, s.faults.Apply("op=WRITE drop silent count=1"))
+	old := put(t, e, own[:size], first, 0, false)
+	_, err := e.Cancel(old, 0)
+	require.NoError(t, err)
+	require.True(t, ended(t, e, old).Dirty)
+	renewed := put(t, e, own[size:2*size], second, 0, false)
+	require.Equal(t, dispatch.Completed, ended(t, e, put(t, e, own[:size], other, 0, false)).State)
+	require.Equal(t, dispatch.Pending, e.Wait(renewed, time.Millisecond))
+	status, err := e.Status(renewed, 0)
+	require.NoError(t, err)
+	require.Zero(t, status.Attempts, "nothing of it was sent")
+	require.NoError(t, e.CloseSegment(first), "that changes nothing")
+	last := openFile(t, e, "/kv.bin", engine.FileOptions{})
+	require.Equal(t, dispatch.Pending, e.Wait(put(t, e, own[size:2*size], last, 0, false), time.Millisecond))
+	require.NoError(t, s.faults.Apply("heal"))
+	require.Equal(t, dispatch.Completed, ended(t, e, renewed).State)
+	require.Equal(t, own[size:2*size], s.network.Disk().Bytes("/kv.bin"))
+}
+
 func TestWhatAFileRefuses(t *testing.T) {
 	s := newStorage(t)
 	e := s.engine(t, nil)
