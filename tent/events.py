@@ -23,8 +23,8 @@ class Event(NamedTuple):
     """One thing that happened. Texts that do not apply are empty, numbers 0.
 
     `kind` is one of these. A rail is `rail_up` or `rail_down`; `rail_suspected` when it says nothing for `took` seconds
-    while `bytes` are outstanding; `rail_paused` for `took` seconds after `n` errors; `rail_probed` (`n` good ones of
-    `m`, or an error); `rail_recovered`, `note` has the means; `rail_condemned` when all of it was fenced. A peer is
+    while `bytes` are outstanding; `rail_paused` for `took` seconds, `note` has the reason; `rail_probed` (`n` good ones
+    of `m`, or an error); `rail_recovered`, `note` has the means; `rail_condemned` when all of it was fenced. A peer is
     `link_up` or `link_down` over one transport, `peer_gone` on all; `peer_silent` when it owes answers and has said
     nothing for `took` seconds, `peer_back` when it goes on. A transfer makes a `failover` (attempt `n` of `m`),
     or ends after `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is
@@ -41,6 +41,7 @@ class Event(NamedTuple):
     their access, for the reason in `error`. `security_reloaded`: the files of mode mtls were replaced and read again;
     with `error` those of before count on. `lease_made` gives the lease named in `rail` to the peers in `note`: `bytes`,
     for `took` seconds or without an end; after `lease_ended` no peer touches them by it, `note` says why.
+    `transport_stuck`: a transport has not come back from a call for `took` seconds, and transfers cannot end before.
     """
 
     kind: str

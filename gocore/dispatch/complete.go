@@ -121,7 +121,7 @@ func (c *Core) takeBackSlice(a *attempt, now clock.Time) (withdrawn bool) {
 // recycleAttempt gives the record of a slice back, unless a withdrawal may still be looking at it.
 func (c *Core) recycleAttempt(a *attempt, withdrawn bool) {
 	if withdrawn {
-		a.pieces, a.rail = nil, nil
+		a.pieces = nil
 		return
 	}
 	c.attempts.Put(a)

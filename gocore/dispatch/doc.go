@@ -30,10 +30,11 @@
 // # Ends
 //
 // Each task ends once. One that is pending has something that ends it at the latest: its deadline; the stall limit once
-// it was served; the timer of its link before that (tendLink); the fence bound once it has a verdict. Only two kinds
-// wait without a limit of the core: tasks at a gate, which the caller opens, and those that went astray, until
-// Relocate. Their deadlines count meanwhile.
+// it was served; the timer of its link before that (tendLink); the fence bound once it has a verdict. Three kinds wait
+// without a limit of the core: tasks at a gate, which the caller opens, and those that went astray, until Relocate.
+// Their deadlines count meanwhile. The third are tasks with a verdict of which the transport does not come back from
+// Withdraw: it may be at their memory. An event says so.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179, 0185, 0195.
+// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179, 0185, 0195, 0198.
 package dispatch

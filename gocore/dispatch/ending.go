@@ -98,6 +98,9 @@ func (c *Core) withdrawSlice(a *attempt) {
 		return
 	}
 	a.state = attemptWithdrawing
+	if a.rail.recalled++; a.rail.recalled == 1 {
+		a.rail.recalling = c.awake(c.last)
+	}
 	post := c.posting(&c.out.Withdraw, &a.rail.withdraw, a.rail)
 	post.Slices = append(post.Slices, &a.Slice)
 }
@@ -166,7 +169,8 @@ func (c *Core) fenceBounds(now clock.Time) {
 	for i := range c.ending {
 		began := c.awake(now).Add(-c.fenceBound(i))
 		for t := c.ending[i].First(); t != nil && t.progress <= began; t = c.ending[i].First() {
-			if unasked(t) {
+			if r := unasked(t); r != nil {
+				c.noteStuck(r, now)
 				c.awaitSlices(t, i, now)
 				continue
 			}
@@ -182,20 +186,34 @@ func (c *Core) WithdrawalSent(slices []*transport.Slice) {
 		defer c.checkInvariants()
 	}
 	for _, s := range slices {
-		if a := attemptOf(s); a.state == attemptWithdrawing { // else it is back already
+		a := attemptOf(s)
+		if a.state == attemptWithdrawing { // else it is back already
 			a.state = attemptWithdrawn
 		}
+		a.rail.recalled--
+		a.rail.recalling, a.rail.stuck = c.awake(c.last), false
 	}
 }
 
-// unasked reports whether a withdrawal of the task is still on its way to its transport.
-func unasked(t *task) bool {
+// unasked returns a rail on which a withdrawal of the task is still on its way to its transport, or nil.
+func unasked(t *task) *railState {
 	for p := t.pieces.First(); p != nil; p = p.mine.After() {
 		if a := p.attempt; a != nil && a.state == attemptWithdrawing {
-			return true
+			return a.rail
 		}
 	}
-	return false
+	return nil
+}
+
+// noteStuck says, once, that a transport does not come back from a call. Nothing else can be done: the tasks behind it
+// may not end before (decision 0198).
+func (c *Core) noteStuck(r *railState, now clock.Time) {
+	took := c.awake(now).Sub(r.recalling)
+	if r.stuck || took < c.options.CondemnAfter {
+		return
+	}
+	r.stuck = true
+	c.railEvent(event.Event{Kind: event.TransportStuck, Took: took, Bytes: r.bytes}, r, now)
 }
 
 // endDirty ends a task although slices of it are out. They stay with their attempts as open withdrawals: nothing goes

@@ -99,6 +99,44 @@ func TestNoTaskEndsBeforeItsWithdrawalHasReachedTheTransport(t *testing.T) {
 	require.True(t, r.status(b).Dirty)
 }
 
+// Nor may it end later: the transport may still be at its memory. An event says so, once until the call has come back.
+func TestATransportThatDoesNotComeBackIsNamed(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: 100 * ms, CondemnAfter: time.Second})
+	r.asleep = true
+	p := to(r.core, r.link(1, 0, 1, 1<<20))
+	explained := func() string { return r.core.Explain(p.Routes[0].Hops[0].Link) }
+	named := func() (n int) {
+		for _, k := range r.kinds() {
+			if k == event.TransportStuck {
+				n++
+			}
+		}
+		return n
+	}
+	for round := range 2 {
+		b := r.submit(p, High, kib, r.now.Add(10*ms))
+		r.wait(10 * ms)
+		asked := r.asked
+		require.Len(t, asked, 1)
+		for range 9 {
+			r.wait(100 * ms)
+		}
+		require.Equal(t, round, named(), "threads sleep at times")
+		for range 30 {
+			r.wait(100 * ms)
+		}
+		require.Equal(t, Pending, r.status(b).State)
+		require.Equal(t, round+1, named())
+		require.Contains(t, explained(), "has not taken the withdrawal of 1 slices")
+		if round == 0 { // it comes back with the slice before the call ends
+			r.finish(0, withdrawn)
+			require.Equal(t, TimedOut, r.status(b).State)
+		}
+		r.core.WithdrawalSent(asked)
+		require.NotContains(t, explained(), "has not taken")
+	}
+}
+
 func TestAHeldPeerIsWaitedForWithALimit(t *testing.T) {
 	r := newRig(t, Options{Stall: 10 * time.Second})
 	p := to(r.core, r.link(1, 0, 2, 1<<20))

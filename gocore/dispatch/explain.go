@@ -53,6 +53,9 @@ func (c *Core) explainRail(b *strings.Builder, r *railState) {
 	if node := r.numaNode(); node > 0 {
 		fmt.Fprintf(b, "; NUMA node %d", node-1)
 	}
+	if r.recalled > 0 {
+		fmt.Fprintf(b, "; the transport has not taken the withdrawal of %d slices", r.recalled)
+	}
 	if n := r.life.Breaker.Failures(); n > 0 {
 		fmt.Fprintf(b, ", %d recent failures", n)
 	}

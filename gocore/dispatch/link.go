@@ -120,6 +120,9 @@ type railState struct {
 	errors     uint64
 	failure    *errs.Error        // the last one that counted
 	failed     clock.Time         // when it did
+	recalled   int                // slices of which the transport has not taken the withdrawal
+	recalling  clock.Time         // since when it has taken none, by the detector's clock, where there are some
+	stuck      bool               // that was said to take too long
 	mourned    bool               // it counts nothing more, since its generation has ended
 	carried    uint64             // bytes
 	brought    [ClassCount]uint64 // of these, bytes of each class in this generation

@@ -60,6 +60,7 @@ const (
 	SecurityReloaded
 	LeaseMade
 	LeaseEnded
+	TransportStuck
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -128,6 +129,9 @@ var kinds = [...]struct{ name, help string }{
 	LeaseEnded: {"lease_ended",
 		"The lease named in `rail` has ended, and no peer touches its bytes by it; `note` is closed, expired or " +
 			"region closed."},
+	TransportStuck: {"transport_stuck",
+		"`transport` has not come back from a call about a rail for `took`. Requests that were to end wait for it: " +
+			"their memory may still be in use."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.
