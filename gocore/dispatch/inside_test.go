@@ -74,3 +74,16 @@ func TestASilentRailInsideThisHostIsPausedWhenItsTasksHaveLeftIt(t *testing.T) {
 		require.Zero(t, r.leaves(p, far))
 	}
 }
+
+// The limit of an attempt is looked at when it has passed, whenever the looks at a silent rail fall.
+func TestASilentRailIsLeftAtTheLimitOfAnAttempt(t *testing.T) {
+	for limit := 2 * time.Second; limit < 3*time.Second; limit += 50 * ms {
+		r := newRig(t, Options{Failovers: 1, AttemptLimit: limit, Stall: 10 * time.Second})
+		near := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Transport: 2, Info: &transport.Info{SameHost: true}})
+		r.railUp(near, 0, 1, 1<<20)
+		far := r.link(1, 1, 1, 1<<20)
+		late := r.leaves(to(r.core, near, far), far) - limit
+		require.GreaterOrEqual(t, late, time.Duration(0))
+		require.LessOrEqual(t, late, r.core.options.CondemnAfter/4+20*ms, "asked at %v, and judged behind that", limit)
+	}
+}

@@ -168,7 +168,10 @@ func (c *Core) judgeSilence(r *railState, silent time.Duration, now clock.Time) 
 		c.suspectRail(r, silent, now)
 		return
 	}
-	if limit := c.options.AttemptLimit; r.judged < limit && silent >= limit { // once in a silence
+	switch limit := c.options.AttemptLimit; {
+	case silent < limit:
+		again = min(again, limit-silent)
+	case r.judged < limit: // once in a silence
 		c.leaveSilentRail(r, silent, now)
 	}
 	r.judged = max(r.judged, silent)
