@@ -74,6 +74,21 @@ func TestARailThatConnectsAndDeliversNothingIsTriedEverMoreRarely(t *testing.T) 
 	require.Equal(t, rail.Up, sick().life.State(), "it has shown that it can")
 }
 
+// Tasks leave it for another transport, if there is one.
+func TestTasksLeaveALinkThatDeliversNothing(t *testing.T) {
+	r := newRig(t, Options{Failovers: 1})
+	sick, other := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)
+	b := r.submit(to(r.core, sick, other), High, 64*kib, clock.Never)
+	for generation := 2; r.out[0].Rail.Link == transport.Link(sick); generation++ {
+		require.LessOrEqual(t, generation, 4)
+		r.railUp(sick, 0, generation, 1<<20) // new connections take over
+		r.finish(0, withdrawn)
+	}
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+	require.EqualValues(t, 1, r.status(b).Failovers)
+}
+
 // Where it is the peer's only rail it is used all the same, rather than nothing: as soon as it is well, bytes move.
 func TestTheOnlyRailIsUsedAlthoughItsLastGenerationsDeliveredNothing(t *testing.T) {
 	r := newRig(t, Options{})

@@ -284,6 +284,9 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	}
 	c.rerank(l)
 	c.timers.Set(&r.timer, now)
+	if barren {
+		c.tendLink(l, now)
+	}
 	if r.life.State() == rail.Probation && l.spec.Probes { // proved before it is needed
 		c.probeRail(r, now)
 	}
