@@ -9,6 +9,10 @@ import (
 // slowStartWindow is the window of a rail that comes back, in bytes: the restart window of RFC 5681.
 const slowStartWindow = 128 << 10
 
+// probeLost is the time after which a probe counts as forgotten by its transport. A rail would never come back from
+// probation otherwise.
+const probeLost = 10 * time.Second
+
 // SlowStart is the way back of a rail that was out: probes first, then slow start as TCP's (RFC 5681, section 3.1).
 //
 //	out --probe, probe, ...: as many good ones in a row as Breaker.Trust demands--> ramp --window reached--> as before
@@ -28,10 +32,13 @@ type SlowStart struct {
 // Ask reports whether a probe is due, and notes that it is sent. Otherwise next is the time to ask again.
 func (s *SlowStart) Ask(every time.Duration, now clock.Time) (due bool, next clock.Time) {
 	switch {
-	case s.probing: // its answer, or the lack of one, comes within a second
+	case s.probing && now < s.asked.Add(probeLost): // its answer, or the lack of one, comes within a second
 		return false, now.Add(every)
 	case s.asked != 0 && now < s.asked.Add(every):
 		return false, s.asked.Add(every)
+	}
+	if s.probing {
+		s.Unanswered()
 	}
 	s.asked, s.probing = now, true
 	return true, now.Add(every)

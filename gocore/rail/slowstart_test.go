@@ -31,6 +31,21 @@ func TestProbesArePacedAndOneAtATime(t *testing.T) {
 	require.Equal(t, 1, s.Answered())
 }
 
+// A transport that forgets a probe does not keep its rail out for ever.
+func TestAProbeThatIsForgottenIsRepeated(t *testing.T) {
+	var s SlowStart
+	now := clock.Time(time.Hour)
+	s.Ask(time.Millisecond, now)
+	s.Answered()
+	now = now.Add(time.Millisecond)
+	s.Ask(time.Millisecond, now)
+	due, _ := s.Ask(time.Millisecond, now.Add(probeLost-1))
+	require.False(t, due)
+	due, _ = s.Ask(time.Millisecond, now.Add(probeLost))
+	require.True(t, due)
+	require.Equal(t, 1, s.Answered(), "the row begins anew")
+}
+
 func TestTheRampDoublesWithEachRoundTripAndEnds(t *testing.T) {
 	var s SlowStart
 	require.False(t, s.Ramping())
