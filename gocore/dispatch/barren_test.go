@@ -98,6 +98,9 @@ func TestTheOnlyRailIsUsedAlthoughItsLastGenerationsDeliveredNothing(t *testing.
 		require.Len(t, r.out, 1)
 		r.core.RailDown(id, railOf(id, 0, generation), broken(errs.ScopeRail), r.now)
 		r.finish(0, withdrawn)
+		down := r.events[len(r.events)-1]
+		require.Equal(t, event.RailDown, down.Kind)
+		require.Equal(t, generation > 3, down.Note != "", "the log knows from then on")
 		r.railUp(id, 0, generation+1, 1<<20)
 		r.step()
 	}

@@ -346,7 +346,11 @@ func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error,
 	}
 	l := r.link
 	c.observe(r, rail.Ended, now)
-	c.railEvent(event.Event{Kind: event.RailDown, Err: cause}, r, now)
+	note := ""
+	if r.life.Barren(&l.options.Settings) {
+		note = "it delivered nothing, as those before"
+	}
+	c.railEvent(event.Event{Kind: event.RailDown, Note: note, Err: cause}, r, now)
 	if cause != nil {
 		if l.up == 0 {
 			l.cause = cause

@@ -148,11 +148,12 @@ func (l *logs) lineOf(ev *event.Event) (level slog.Level, text string) {
 	return level, text
 }
 
-// orderly reports an end that is no failure: of a rail, without a cause, or because the peer has closed its engine.
+// orderly reports an end that is no failure: of a rail, without a cause, or because the peer has closed its engine. Nor
+// is it news where a rail that delivers nothing ends again: Rail paused has said so, and says for how long.
 func orderly(ev *event.Event) bool {
 	switch ev.Kind {
 	case event.RailDown:
-		return ev.Err == nil
+		return ev.Err == nil || ev.Note != ""
 	case event.LinkDown, event.PeerGone:
 		return ev.Err != nil && errors.Is(ev.Err, &errs.Error{Code: errs.EngineClosed})
 	}

@@ -3,9 +3,11 @@ package engine
 import (
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 )
 
@@ -28,6 +30,9 @@ func TestTheLogHasTheLinesOfTheFailoverSeed(t *testing.T) {
 			slog.LevelInfo, "Rail recovered: local_nic=mlx5_0 remote_nic=mlx5_1 (cooldown expired)"},
 		{event.Event{Kind: event.RailRecovered, Local: "a", Remote: "b", Note: "un-paused by successful transfer"},
 			slog.LevelInfo, "Rail recovered: local_nic=a remote_nic=b (un-paused by successful transfer)"},
+		{event.Event{Kind: event.RailPaused, Local: "a", Remote: "b", Took: time.Minute, Note: "3 errors"},
+			slog.LevelWarn, "Rail paused: local_nic=a remote_nic=b (3 errors, for 1m0s)"},
+		{event.Event{Kind: event.RailDown, Err: errs.New(errs.Lost, "test", "reset")}, slog.LevelWarn, "rail_down"},
 	} {
 		require.True(t, e.logs.event(&c.event), c.want)
 		got := e.Logs(10)
@@ -35,4 +40,6 @@ func TestTheLogHasTheLinesOfTheFailoverSeed(t *testing.T) {
 		require.Equal(t, c.want, got[0].Message)
 		require.Equal(t, c.level, got[0].Level, c.want)
 	}
+	require.False(t, e.logs.event(&event.Event{Kind: event.RailDown, Err: errs.New(errs.Lost, "test", "reset"),
+		Note: "it delivered nothing, as those before"}), "Rail paused has said so")
 }
