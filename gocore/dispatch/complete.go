@@ -169,13 +169,14 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 // that breaks fails all of its slices, and costs health once, as in the LNet seed. So slices count once that were out
 // together and fail by one error, and so does all that a generation gives back when it has ended.
 func (r *railState) isNews(a *attempt, err *errs.Error, now clock.Time) bool {
-	known := r.mourned || (err == r.failure && a.started <= r.failed)
-	r.mourned = r.ended()
-	if known {
-		return false
+	known := r.failed == clock.Never || (err == r.failure && a.started <= r.failed)
+	if !known {
+		r.failure, r.failed = err, now
 	}
-	r.failure, r.failed = err, now
-	return true
+	if r.ended() {
+		r.failed = clock.Never
+	}
+	return !known
 }
 
 // railEvent emits an event with the names and the health of a rail.

@@ -191,7 +191,7 @@ func (c *Core) WithdrawalSent(slices []*transport.Slice) {
 			a.state = attemptWithdrawn
 		}
 		a.rail.recalled--
-		a.rail.recalling, a.rail.stuck = c.awake(c.last), false
+		a.rail.recalling = c.awake(c.last)
 	}
 }
 
@@ -209,10 +209,10 @@ func unasked(t *task) *railState {
 // may not end before (decision 0198).
 func (c *Core) noteStuck(r *railState, now clock.Time) {
 	took := c.awake(now).Sub(r.recalling)
-	if r.stuck || took < c.options.CondemnAfter {
+	if took < c.options.CondemnAfter {
 		return
 	}
-	r.stuck = true
+	r.recalling = clock.Never
 	c.railEvent(event.Event{Kind: event.TransportStuck, Took: took, Bytes: r.bytes}, r, now)
 }
 

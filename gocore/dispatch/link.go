@@ -119,11 +119,9 @@ type railState struct {
 	lastGood   clock.Time // last completion with bytes
 	errors     uint64
 	failure    *errs.Error        // the last one that counted
-	failed     clock.Time         // when it did
+	failed     clock.Time         // when it did; clock.Never: nothing counts any more, since the generation has ended
 	recalled   int                // slices of which the transport has not taken the withdrawal
-	recalling  clock.Time         // since when it has taken none, by the detector's clock, where there are some
-	stuck      bool               // that was said to take too long
-	mourned    bool               // it counts nothing more, since its generation has ended
+	recalling  clock.Time         // since when it has taken none, by the detector's clock; clock.Never: that was told
 	carried    uint64             // bytes
 	brought    [ClassCount]uint64 // of these, bytes of each class in this generation
 	came       uint64             // bytes of the slice that came back last

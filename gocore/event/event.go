@@ -66,7 +66,7 @@ const (
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
 var kinds = [...]struct{ name, help string }{
 	RailUp:        {"rail_up", "A rail is connected and carries bytes."},
-	RailDown:      {"rail_down", "The transport lost a rail; `error` has the cause, and `note` what the log knows already."},
+	RailDown:      {"rail_down", "The transport lost a rail; `error` has the cause, `note` the news that are old."},
 	RailSuspected: {"rail_suspected", "Bytes were outstanding on a rail, and nothing was heard of it for `took`."},
 	RailCondemned: {"rail_condemned", "A rail was fenced: the completions of all of its slices were asked for."},
 	RailRecovered: {"rail_recovered", "A rail carries bytes again; `note` says what brought it back."},
