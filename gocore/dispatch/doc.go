@@ -36,5 +36,5 @@
 // Withdraw: it may be at their memory. An event says so.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179, 0185, 0195, 0198.
+// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179, 0185, 0195, 0201.
 package dispatch

@@ -206,7 +206,7 @@ func unasked(t *task) *railState {
 }
 
 // noteStuck says, once, that a transport does not come back from a call. Nothing else can be done: the tasks behind it
-// may not end before (decision 0198).
+// may not end before (decision 0201).
 func (c *Core) noteStuck(r *railState, now clock.Time) {
 	took := c.awake(now).Sub(r.recalling)
 	if took < c.options.CondemnAfter {

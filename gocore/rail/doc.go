@@ -8,5 +8,5 @@
 // erased, probes bring a rail back before its cooldown ends, and slow start (RFC 5681) trusts a rail that comes back
 // little by little.
 //
-// Choices with a rejected alternative are records in docs/design/decisions: 0020, 0024, 0197.
+// Choices with a rejected alternative are records in docs/design/decisions: 0020, 0024, 0200.
 package rail
