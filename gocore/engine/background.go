@@ -51,6 +51,26 @@ func eachOf[T any](list []T, most int, work func(T)) {
 	working.Wait()
 }
 
+// broadcast wakes all goroutines that wait for a change, as sync.Cond does, and is waited for beside a timer or a
+// context. Its owner guards it.
+type broadcast struct{ next chan struct{} } // nil while nobody waits
+
+// wait returns a channel that is closed by the next wake.
+func (b *broadcast) wait() <-chan struct{} {
+	if b.next == nil {
+		b.next = make(chan struct{})
+	}
+	return b.next
+}
+
+// wake ends the waits so far.
+func (b *broadcast) wake() {
+	if b.next != nil {
+		close(b.next)
+		b.next = nil
+	}
+}
+
 // wake leaves a token in a channel with room for one, unless one is there.
 func wake(token chan<- struct{}) {
 	select {

@@ -26,7 +26,7 @@ type history struct {
 	ring      []event.Event // event n is at n % eventsMax
 	next      uint64        // number of the event that comes next
 	followers []*follower
-	turned    chan struct{} // closed at the next event and the end of a follower; nil while no follower waits
+	turned    broadcast // at the next event, and at the end of a follower
 	closed    bool
 }
 
@@ -44,16 +44,8 @@ func (h *history) push(e event.Event) {
 		h.ring[h.next%eventsMax] = e
 	}
 	h.next++
-	h.turnLocked()
+	h.turned.wake()
 	h.mu.Unlock()
-}
-
-// turnLocked makes calls of wait look again.
-func (h *history) turnLocked() {
-	if h.turned != nil {
-		close(h.turned)
-		h.turned = nil
-	}
 }
 
 // wake makes the descriptors of all followers readable.
@@ -110,12 +102,7 @@ func (h *history) take(id FollowerID, most int) (list []event.Event, lost uint64
 	if f == nil {
 		return nil, 0, noFollower(id)
 	}
-	if oldest := h.oldest(); f.place < oldest {
-		lost, f.place = oldest-f.place, oldest
-	}
-	for ; f.place < h.next && len(list) < most; f.place++ {
-		list = append(list, h.ring[f.place%eventsMax])
-	}
+	list, f.place, lost = h.sinceLocked(f.place, most)
 	if f.place == h.next {
 		f.signal.clear()
 	}
@@ -127,6 +114,10 @@ func (h *history) take(id FollowerID, most int) (list []event.Event, lost uint64
 func (h *history) since(number uint64, most int) (list []event.Event, next, lost uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.sinceLocked(number, most)
+}
+
+func (h *history) sinceLocked(number uint64, most int) (list []event.Event, next, lost uint64) {
 	next = min(number, h.next)
 	if oldest := h.oldest(); next < oldest {
 		lost, next = oldest-next, oldest
@@ -167,10 +158,7 @@ func (h *history) look(id FollowerID) (turned <-chan struct{}, err error) {
 	case f.place < h.next:
 		return nil, nil
 	}
-	if h.turned == nil {
-		h.turned = make(chan struct{})
-	}
-	return h.turned, nil
+	return h.turned.wait(), nil
 }
 
 func (h *history) leave(id FollowerID) {
@@ -179,7 +167,7 @@ func (h *history) leave(id FollowerID) {
 	if i, f := h.find(id); f != nil {
 		_ = f.signal.close()
 		h.followers = append(h.followers[:i], h.followers[i+1:]...)
-		h.turnLocked()
+		h.turned.wake()
 	}
 }
 
@@ -190,7 +178,7 @@ func (h *history) close() {
 		_ = f.signal.close()
 	}
 	h.followers, h.closed = nil, true
-	h.turnLocked()
+	h.turned.wake()
 }
 
 func noFollower(id FollowerID) error {

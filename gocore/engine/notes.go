@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -48,7 +47,7 @@ type notes struct {
 	bytesMax int
 	last     map[transport.ID]*sender
 	heard    uint64
-	waiting  []chan struct{} // of calls of wait
+	came     broadcast // a notification, or the end
 	closed   bool
 	taken    uint64 // counters
 	refused  uint64
@@ -112,16 +111,8 @@ func (q *notes) take(from transport.Peer, message []byte) error {
 		q.signal.raise()
 	}
 	q.queue = append(q.queue, list...)
-	q.wakeLocked()
+	q.came.wake()
 	return nil
-}
-
-// wakeLocked ends the calls of wait.
-func (q *notes) wakeLocked() {
-	for _, w := range q.waiting {
-		close(w)
-	}
-	q.waiting = nil
 }
 
 // close closes the descriptor. Notifications that wait may still be taken, and no call waits for others.
@@ -129,7 +120,7 @@ func (q *notes) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	q.wakeLocked()
+	q.came.wake()
 	_ = q.signal.close()
 }
 
@@ -191,18 +182,16 @@ func (q *notes) wait(timeout time.Duration) int {
 		q.mu.Unlock()
 		return n
 	}
-	w := make(chan struct{})
-	q.waiting = append(q.waiting, w)
+	came := q.came.wait()
 	q.mu.Unlock()
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case <-w:
+	case <-came:
 	case <-timer.C:
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.waiting = slices.DeleteFunc(q.waiting, func(other chan struct{}) bool { return other == w })
 	return q.waits()
 }
 

@@ -12,7 +12,7 @@ import (
 type regionWork struct {
 	mu   sync.Mutex
 	of   map[*region]int // goroutines
-	none chan struct{}   // closed with the last one; nil while nobody waits
+	none broadcast       // with the last one
 }
 
 // start calls f for a region on a goroutine.
@@ -35,9 +35,8 @@ func (w *regionWork) ended(r *region) {
 	if w.of[r]--; w.of[r] == 0 {
 		delete(w.of, r)
 	}
-	if len(w.of) == 0 && w.none != nil {
-		close(w.none)
-		w.none = nil
+	if len(w.of) == 0 {
+		w.none.wake()
 	}
 }
 
@@ -48,10 +47,7 @@ func (w *regionWork) wait(ctx context.Context) (left []*region) {
 		w.mu.Unlock()
 		return nil
 	}
-	if w.none == nil {
-		w.none = make(chan struct{})
-	}
-	none := w.none
+	none := w.none.wait()
 	w.mu.Unlock()
 	select {
 	case <-none:
