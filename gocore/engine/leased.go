@@ -47,15 +47,11 @@ func (c *Call) isScattered(at Remote, length uint64) bool {
 	if err != nil {
 		return false
 	}
-	id := at.Region
-	if id == 0 {
-		id = h.base
-	}
 	t := h.peer.regions.Load()
 	if t == nil {
 		return false
 	}
-	lease, is := t.description.Lease(id)
+	lease, is := t.description.Lease(h.regionOf(at))
 	return is && mem.Contains(lease.Size, at.Offset, length)
 }
 

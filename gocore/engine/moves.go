@@ -18,15 +18,20 @@ type Request struct {
 
 // Move starts a transfer of one request and returns its batch.
 func (e *Engine) Move(r *Request) (dispatch.BatchID, error) {
-	c, err := e.Begin(r.Terms)
+	return e.transfer(r.Terms, nil, func(c *Call) error { return c.AddRange(r.Source, r.Remote, r.Length) })
+}
+
+// transfer is a call in one: it begins, adds its shape and is committed.
+func (e *Engine) transfer(t Terms, n *Note, add func(*Call) error) (dispatch.BatchID, error) {
+	c, err := e.Begin(t)
 	if err != nil {
 		return 0, err
 	}
-	if err := c.AddRange(r.Source, r.Remote, r.Length); err != nil {
+	if err := add(c); err != nil {
 		c.Discard()
 		return 0, err
 	}
-	return c.Commit(nil)
+	return c.Commit(n)
 }
 
 // Submit adds requests to a batch: all of them or none. It returns the index of the first task. n may be nil.
@@ -133,10 +138,7 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 			return nil, nil, 0, errs.From("submit", err)
 		}
 	}
-	id := at.Region
-	if id == 0 {
-		id = h.base
-	}
+	id := h.regionOf(at)
 	c.byAddress = id == 0 && p.file == nil
 	remote := c.found
 	if remote == nil || c.foundAt != p || !remote.is(id, at.Offset, length) {

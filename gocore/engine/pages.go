@@ -98,15 +98,7 @@ func placesOf(lists []*places, of *transport.Pieces) *places {
 
 // Pages starts a transfer of pages, one task a region with all of its pages. It returns its batch. n may be nil.
 func (e *Engine) Pages(t Terms, p *Pages, n *Note) (dispatch.BatchID, error) {
-	c, err := e.Begin(t)
-	if err != nil {
-		return 0, err
-	}
-	if err := c.AddPages(p); err != nil {
-		c.Discard()
-		return 0, err
-	}
-	return c.Commit(n)
+	return e.transfer(t, n, func(c *Call) error { return c.AddPages(p) })
 }
 
 // pages appends one task for each pair of regions.

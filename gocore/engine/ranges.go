@@ -19,15 +19,7 @@ type Ranges struct {
 
 // Ranges starts a transfer of ranges, one task each, and returns its batch. n may be nil.
 func (e *Engine) Ranges(t Terms, r *Ranges, n *Note) (dispatch.BatchID, error) {
-	c, err := e.Begin(t)
-	if err != nil {
-		return 0, err
-	}
-	if err := c.AddRanges(r); err != nil {
-		c.Discard()
-		return 0, err
-	}
-	return c.Commit(n)
+	return e.transfer(t, n, func(c *Call) error { return c.AddRanges(r) })
 }
 
 // ranges appends one task for each range. The operands are bound once, unless a policy looks at lengths.

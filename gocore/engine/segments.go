@@ -31,6 +31,14 @@ type handle struct {
 	name string       // of the base region
 }
 
+// regionOf returns the region that a place in the segment means, 0 for an address.
+func (h *handle) regionOf(at Remote) mem.RegionID {
+	if at.Region == 0 {
+		return h.base
+	}
+	return at.Region
+}
+
 // segmentTable is read without a lock, replaced as a whole.
 type segmentTable struct {
 	mu          sync.Mutex
