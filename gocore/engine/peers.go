@@ -147,55 +147,16 @@ func (p *peer) isLeft() error {
 // functions after releasing it: they report that the peer is gone, and run the steps that are due.
 func (p *peer) attach() (owed []func()) {
 	e := p.engine
-	sameHost := p.identity.MachineID == e.machine
 	links := make([]attachment, len(e.ports))
 	for i, port := range e.ports {
-		if port.transport == nil {
-			links[i].why = port.reason
+		version, why := p.versionOn(port)
+		if why != "" {
+			links[i].why = why
 			continue
 		}
-		info := &port.info
-		if links[i].why = p.misfit(info); links[i].why != "" {
-			continue
-		}
-		if info.SameHost && !sameHost {
-			links[i].why = "the peer is on another machine"
-			continue
-		}
-		if info.OtherHost && (sameHost || p.identity.Self) {
-			links[i].why = "the peer is on this machine"
-			continue
-		}
-		if err := p.reach(port); err != nil {
-			links[i].why = err.Error()
-			continue
-		}
-		version, why := p.speaks(port.name, info)
-		if links[i].why = why; why != "" {
-			continue
-		}
-		to := p.identity
-		to.Version = version
-		link, err := port.transport.Attach(to)
-		switch {
-		case err != nil:
-			links[i].why = err.Error()
-			continue
-		case !link.Valid(): // its index would be the largest of all, and port.attaches as long
-			links[i].why = fmt.Sprintf("the transport attached the peer without a link (%#x)", uint64(link))
-			continue
-		}
-		e.mu.Lock()
-		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, Engine: p.id(), PeerName: p.identity.Address,
-			Transport: port.index, Link: link, Info: info, SameHost: sameHost, Probes: port.prober != nil})
-		e.links.enter(id, port)
-		e.unlock() // a step must not run under p.mu: the second look is the caller's, behind it
-		if e.due() {
-			e.wakeProgress() // it has the first one, since other transports take their time
-		}
-		links[i] = attachment{link: link, id: id}
-		if cause := port.attached(link, id, p); cause != nil {
-			owed = append(owed, func() { e.peerGone(p, cause) })
+		var gone *errs.Error
+		if links[i], gone = p.attachTo(port, version); gone != nil {
+			owed = append(owed, func() { e.peerGone(p, gone) })
 		}
 	}
 	p.links.Store(&links)
@@ -203,6 +164,50 @@ func (p *peer) attach() (owed []func()) {
 	e.planEpoch.Add(1)
 	return append(owed, e.runSteps)
 }
+
+// versionOn returns the version of a transport's protocol for the peer, or why the transport cannot reach it.
+func (p *peer) versionOn(port *port) (version uint16, why string) {
+	info := &port.info
+	switch why = p.misfit(info); {
+	case port.transport == nil:
+		return 0, port.reason
+	case why != "":
+		return 0, why
+	case info.SameHost && !p.sameHost():
+		return 0, "the peer is on another machine"
+	case info.OtherHost && (p.sameHost() || p.identity.Self):
+		return 0, "the peer is on this machine"
+	}
+	if err := p.reach(port); err != nil {
+		return 0, err.Error()
+	}
+	return p.speaks(port.name, info)
+}
+
+// attachTo starts a link on one transport. It returns the cause if the transport has heard already that the peer is
+// gone. The caller holds p.mu.
+func (p *peer) attachTo(port *port, version uint16) (_ attachment, gone *errs.Error) {
+	e, to := p.engine, p.identity
+	to.Version = version
+	link, err := port.transport.Attach(to)
+	switch {
+	case err != nil:
+		return attachment{why: err.Error()}, nil
+	case !link.Valid(): // its index would be the largest of all, and port.attaches as long
+		return attachment{why: fmt.Sprintf("the transport attached the peer without a link (%#x)", uint64(link))}, nil
+	}
+	e.mu.Lock()
+	id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, Engine: p.id(), PeerName: p.identity.Address,
+		Transport: port.index, Link: link, Info: &port.info, SameHost: p.sameHost(), Probes: port.prober != nil})
+	e.links.enter(id, port)
+	e.unlock() // a step must not run under p.mu: the second look is the caller's, behind it
+	if e.due() {
+		e.wakeProgress() // it has the first one, since other transports take their time
+	}
+	return attachment{link: link, id: id}, port.attached(link, id, p)
+}
+
+func (p *peer) sameHost() bool { return p.identity.MachineID == p.engine.machine }
 
 // reach returns why a transport can have no rail to the peer, by the addresses on which that listens.
 func (p *peer) reach(port *port) error {
@@ -335,10 +340,9 @@ func (p *peer) policyFor(t *Terms, local *region, remote *remoteRegion, length u
 }
 
 func (p *peer) match(t *Terms, local *region, remote *remoteRegion, length uint64) (int, *errs.Error) {
-	same := p.identity.MachineID == p.engine.machine || p.identity.Self || p.file != nil
-	return p.engine.policies.Match(&plan.Ask{Local: local.Kind, Remote: remote.Kind, SameMachine: same,
-		Length: length,
-		Class:  t.Class, Intent: uint8(t.Intent), Name: t.Policy})
+	return p.engine.policies.Match(&plan.Ask{Local: local.Kind, Remote: remote.Kind,
+		SameMachine: p.sameHost() || p.isHere(), Length: length,
+		Class: t.Class, Intent: uint8(t.Intent), Name: t.Policy})
 }
 
 // planFor returns the plan between two regions, made at first use and again when links or keys have changed.
@@ -388,7 +392,6 @@ func (p *peer) planFor(local *region, remote *remoteRegion, t *Terms, policy int
 // candidates lists the transports, each with its keys for a plan between two regions.
 func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choice) []plan.Candidate {
 	e := p.engine
-	sameHost := p.identity.MachineID == e.machine
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	links := *p.links.Load() // those that are there stay until p.mu is free
@@ -398,7 +401,7 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 			continue // orders are for lent memory, and that is for orders
 		}
 		c := plan.Candidate{Transport: uint8(i), Info: &port.info, Link: links[i].id, Disabled: links[i].why,
-			LocalKey: local.key(i), NotHere: local.whyNot(port), SameHost: sameHost, Self: p.identity.Self}
+			LocalKey: local.key(i), NotHere: local.whyNot(port), SameHost: p.sameHost(), Self: p.identity.Self}
 		if descriptor := remote.descriptors[port.name]; c.Link != 0 && len(descriptor) > 0 {
 			if remote.keys[i] == 0 {
 				key, err := port.transport.Import(links[i].link, descriptor)

@@ -248,7 +248,7 @@ func (e *Engine) unlock() {
 }
 
 // unlockAndDrain releases e.mu, then processes the inbox. A goroutine that failed in TryLock meanwhile relies on this
-// second look, so holders release the mutex by this call. The only others are runSteps and peer.attach.
+// second look, so holders release the mutex by this call. The only others are runSteps and peer.attachTo.
 func (e *Engine) unlockAndDrain() {
 	e.unlock()
 	e.runSteps()
