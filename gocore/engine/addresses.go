@@ -195,8 +195,8 @@ func (g *gathering) room(n int) {
 	g.src, g.dst = slices.Grow(g.src[:0], n)[:n], slices.Grow(g.dst[:0], n)[:n]
 }
 
-// anywhere appends ranges with addresses for offsets, on a side or on both, in any of its regions.
-func (c *Call) anywhere(r *Ranges) *errs.Error {
+// rangesAnywhere appends ranges with addresses for offsets, on a side or on both, in any of its regions.
+func (c *Call) rangesAnywhere(r *Ranges) *errs.Error {
 	return c.placed(r.Remote.Segment, func(g *gathering) *errs.Error {
 		if err := c.placeLocal(&g.near, r.N, r.Local, r.LocalSize, &r.LocalOffsets, &r.Bytes); err != nil {
 			return err
@@ -226,8 +226,8 @@ func (c *Call) placed(segment SegmentID, place func(*gathering) *errs.Error) *er
 	}
 }
 
-// listed appends ranges of two address lists, by their indexes.
-func (c *Call) listed(r *Pages, local, remote *grid) *errs.Error {
+// pagesOfLists appends ranges of two address lists, by their indexes.
+func (c *Call) pagesOfLists(r *Pages, local, remote *grid) *errs.Error {
 	g := newGathering()
 	defer gatherings.Put(g)
 	if err := g.choose(r, local.pages, remote.pages); err != nil {
@@ -259,7 +259,7 @@ func (c *Call) placeAnew(named *gathering, near, far *addressList, segment Segme
 			if own, err = c.placeOwn(&g.near, own, near.homes[a.home].addr+a.offset, a.bytes); err != nil {
 				return indexed(i, err)
 			}
-			_, there, offset, err := c.resolve(due, far.place(b.home, b.offset, segment), b.bytes)
+			_, there, offset, err := c.resolve(due, far.remoteAt(b.home, b.offset, segment), b.bytes)
 			if err != nil {
 				return indexed(i, err)
 			}
@@ -277,7 +277,7 @@ func unequal(i int, here, there uint64) *errs.Error {
 // gather makes one task of all ranges that share their regions and their length.
 func (c *Call) gather(g *gathering, near, far *addressList, segment SegmentID) *errs.Error {
 	first := len(c.lists)
-	if few, err := c.sort(g, near, far); err != nil {
+	if few, err := c.sortByPair(g, near, far); err != nil {
 		return err
 	} else if !few {
 		freePlaces(c.lists[first:])
@@ -289,16 +289,16 @@ func (c *Call) gather(g *gathering, near, far *addressList, segment SegmentID) *
 		list := c.lists[first+at]
 		list.before = before
 		before += len(list.LocalAt)
-		there := far.place(key.far, 0, segment)
-		if err := c.group(near.homes[key.near], far.homes[key.far].size, there, list); err != nil {
+		there := far.remoteAt(key.far, 0, segment)
+		if err := c.addGroup(near.homes[key.near], far.homes[key.far].size, there, list); err != nil {
 			return indexed(list.first(), err)
 		}
 	}
 	return nil
 }
 
-// sort appends a list for each group of ranges. It stops where there are too many groups.
-func (c *Call) sort(g *gathering, near, far *addressList) (few bool, _ *errs.Error) {
+// sortByPair appends a list for each group of ranges. It stops where there are too many groups.
+func (c *Call) sortByPair(g *gathering, near, far *addressList) (few bool, _ *errs.Error) {
 	first, last, homes := len(c.lists), -1, max(len(near.homes), len(far.homes))
 	g.from, g.to = near.reader(), far.reader()
 	for i := 0; i < len(g.src); {
@@ -312,16 +312,16 @@ func (c *Call) sort(g *gathering, near, far *addressList) (few bool, _ *errs.Err
 			return false, nil
 		}
 		if first+last == len(c.lists) {
-			c.open(last, len(g.src), homes, here.bytes)
+			c.openGroup(last, len(g.src), homes, here.bytes)
 		}
 		i += c.lists[first+last].take(i, g.src[i:], g.dst[i:], here, there)
 	}
 	return true, nil
 }
 
-// open appends the list of a further group of n ranges. The first as many groups as there are regions get room for an
-// equal share of the ranges: growing step by step touches fresh memory in every step, on the caller's time.
-func (c *Call) open(group, n, homes int, bytes uint64) {
+// openGroup appends the list of a further group of n ranges. The first as many groups as there are regions get room
+// for an equal share of the ranges: growing step by step touches fresh memory in every step, on the caller's time.
+func (c *Call) openGroup(group, n, homes int, bytes uint64) {
 	list := newPlaces(bytes)
 	if group < homes {
 		list.reserve(n / homes)
@@ -329,8 +329,8 @@ func (c *Call) open(group, n, homes int, bytes uint64) {
 	c.lists = append(c.lists, list)
 }
 
-// place is a place in a region of the list: by its address, where the list was made of addresses.
-func (l *addressList) place(at uint32, offset uint64, segment SegmentID) Remote {
+// remoteAt is a place in a region of the list: by its address, where the list was made of addresses.
+func (l *addressList) remoteAt(at uint32, offset uint64, segment SegmentID) Remote {
 	in := &l.homes[at]
 	if l.byAddress {
 		return Remote{Segment: segment, Offset: in.addr + offset}
@@ -338,8 +338,8 @@ func (l *addressList) place(at uint32, offset uint64, segment SegmentID) Remote 
 	return Remote{segment, in.id, offset}
 }
 
-// group appends the task of the ranges of one pair of regions.
-func (c *Call) group(here home, size uint64, there Remote, list *places) *errs.Error {
+// addGroup appends the task of the ranges of one pair of regions.
+func (c *Call) addGroup(here home, size uint64, there Remote, list *places) *errs.Error {
 	own, err := c.engine.ownRegion(uintptr(here.addr), here.size)
 	if err != nil {
 		return err
@@ -361,7 +361,7 @@ func (c *Call) scatter(g *gathering, near, far *addressList, segment SegmentID) 
 		if a.bytes != b.bytes {
 			return unequal(i, a.bytes, b.bytes)
 		}
-		to := far.place(b.home, b.offset, segment)
+		to := far.remoteAt(b.home, b.offset, segment)
 		if err := c.add(&c.terms, uintptr(near.homes[a.home].addr+a.offset), to, a.bytes); err != nil {
 			return indexed(i, err)
 		}

@@ -99,7 +99,7 @@ func TestARowIsNotReadToItsEndForEachRange(t *testing.T) {
 func TestTheFirstGroupsHaveRoomForTheirShare(t *testing.T) {
 	c := new(Call)
 	for group := range 2 {
-		c.open(group, 1000, 2, 32)
+		c.openGroup(group, 1000, 2, 32)
 		require.GreaterOrEqual(t, cap(c.lists[group].LocalAt), 500)
 		require.GreaterOrEqual(t, cap(c.lists[group].RemoteAt), 500)
 	}
@@ -160,7 +160,7 @@ func BenchmarkSort(b *testing.B) {
 			for b.Loop() {
 				c, g := new(Call), newGathering()
 				require.Nil(b, g.choose(&chosen, uint64(near.n), uint64(far.n)))
-				few, err := c.sort(g, near, far)
+				few, err := c.sortByPair(g, near, far)
 				require.True(b, few && err == nil)
 				freePlaces(c.lists)
 				gatherings.Put(g)

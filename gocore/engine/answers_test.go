@@ -89,7 +89,7 @@ func TestUpdatesAddUpToTheWholeDescription(t *testing.T) {
 		default:
 			i := random.IntN(len(open))
 			closed := e.regions.leave(open[i].ID)
-			require.True(t, e.regions.left(closed))
+			require.True(t, e.regions.outOfReach(closed))
 			e.regions.giveBack(closed.ID)
 			open = slices.Delete(open, i, i+1)
 		}

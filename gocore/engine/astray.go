@@ -23,7 +23,7 @@ func (e *Engine) seek(list []dispatch.Astray) {
 		if peers := e.segments.numbered([]uint32{list[0].Peer}); len(peers) > 0 {
 			e.renewals.add(peers[0], func(w *renewal) { w.ask, w.astray = true, append(w.astray, theirs...) })
 		} else {
-			e.settle(theirs, make([]place, len(theirs)))
+			e.giveHomes(theirs, make([]place, len(theirs)))
 		}
 		list = slices.DeleteFunc(list, of)
 	}
@@ -57,12 +57,12 @@ func (p *peer) relocate(list []dispatch.Astray) {
 			places[i] = p.placeOf(&list[i], locals[i])
 		}
 	}
-	e.settle(list, places)
+	e.giveHomes(list, places)
 }
 
 // placeOf looks the addresses of a task up in the newest description.
 func (p *peer) placeOf(a *dispatch.Astray, local *region) (at place) {
-	if p.gone.Load() != nil || p.begin() != a.Spec.Epoch { // a fence is for tasks of before it, wherever they go
+	if p.gone.Load() != nil || p.currentEpoch() != a.Spec.Epoch { // a fence is for tasks of before it, wherever they go
 		return place{}
 	}
 	before := a.Spec.Plan.Home.Addr
@@ -115,8 +115,8 @@ func (p *peer) planOf(a *dispatch.Astray, local *region, remote *remoteRegion) (
 	return p.planFor(local, remote, terms, policy)
 }
 
-// settle hands the places of tasks to the core. A task without one fails as it was refused.
-func (e *Engine) settle(list []dispatch.Astray, places []place) {
+// giveHomes hands the places of tasks to the core. A task without one fails as it was refused.
+func (e *Engine) giveHomes(list []dispatch.Astray, places []place) {
 	e.mu.Lock()
 	now := clock.Now()
 	for i := range list {

@@ -37,8 +37,8 @@ func (b *background) close() {
 	b.running.Wait()
 }
 
-// eachOf works on all items side by side, at most a number of them at once, and returns when all are done.
-func eachOf[T any](list []T, most int, work func(T)) {
+// sideBySide works on all items side by side, at most a number of them at once, and returns when all are done.
+func sideBySide[T any](list []T, most int, work func(T)) {
 	room := make(chan struct{}, most)
 	var working sync.WaitGroup
 	for _, item := range list {

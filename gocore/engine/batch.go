@@ -115,7 +115,7 @@ func (e *Engine) enqueue(b *batch, c *Call, now clock.Time) (int, *errs.Error) {
 		return 0, err
 	}
 	id := b.id
-	if err := e.hold(c); err != nil {
+	if err := e.takeUses(c); err != nil {
 		return 0, err
 	}
 	if c.waits {
@@ -138,7 +138,7 @@ func (e *Engine) enqueue(b *batch, c *Call, now clock.Time) (int, *errs.Error) {
 	if c.waits {
 		e.watchGates(c)
 	}
-	e.begin(b, c, now)
+	e.enterCall(b, c, now)
 	e.predict(id, first, now)
 	b.addLegs(c, first)
 	if len(c.specs) == 0 { // nothing to move: only the notification
@@ -164,8 +164,8 @@ func (e *Engine) admit(b *batch, c *Call) *errs.Error {
 	return nil
 }
 
-// begin enters a call into the engine's record of a batch. The caller holds e.mu.
-func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
+// enterCall enters a call into the engine's record of a batch. The caller holds e.mu.
+func (e *Engine) enterCall(b *batch, c *Call, now clock.Time) {
 	if b.started == 0 {
 		b.started = now
 	}
@@ -191,8 +191,8 @@ func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 	}
 }
 
-// hold takes a use of each region and file of a call, or of none. The caller holds e.mu.
-func (e *Engine) hold(c *Call) *errs.Error {
+// takeUses takes a use of each region and file of a call, or of none. The caller holds e.mu.
+func (e *Engine) takeUses(c *Call) *errs.Error {
 	for i, r := range c.uses {
 		if err := r.use(); err != nil { // closed meanwhile
 			unuse(c.uses[:i])

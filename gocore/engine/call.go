@@ -257,7 +257,7 @@ func (c *Call) complete(n *Note) *errs.Error {
 	if err := c.notify(n); err != nil {
 		return err
 	}
-	if err := c.settle(); err != nil || !c.streams {
+	if err := c.limitSyncs(); err != nil || !c.streams {
 		return err
 	}
 	return c.gate()
@@ -374,7 +374,7 @@ func (c *Call) sum() {
 			c.told = to
 			c.peers++
 		}
-		epoch := to.begin()
+		epoch := to.currentEpoch()
 		for k := range tasks {
 			s := &tasks[k]
 			s.Epoch = epoch

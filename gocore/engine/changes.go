@@ -99,7 +99,7 @@ func (c *changes) run() {
 		if due == nil && next == clock.Never {
 			return
 		}
-		eachOf(due, changeCalls, func(to transport.Peer) {
+		sideBySide(due, changeCalls, func(to transport.Peer) {
 			ctx, cancel := context.WithTimeout(c.ctx, changeLimit)
 			defer cancel()
 			c.answered(to.ID, epoch, c.call(ctx, to, epoch))

@@ -182,7 +182,7 @@ func (e *Engine) closeRegions(ctx context.Context) (held []string) {
 	var closing sync.WaitGroup
 	closing.Go(func() { staging = e.closeStaging(ctx) })
 	list := e.regions.all()
-	eachOf(list, closingAtOnce, func(r *region) {
+	sideBySide(list, closingAtOnce, func(r *region) {
 		if err := e.CloseRegion(ctx, r.ID); err != nil {
 			mu.Lock()
 			failed[r] = err

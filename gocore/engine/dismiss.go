@@ -60,8 +60,8 @@ func (e *Engine) dismiss(ctx context.Context, list []transport.Peer, cause *errs
 	for _, p := range list {
 		full = cmp.Or(full, e.credentials.Bar(p.ID))
 	}
-	eachOf(list, renewalAsks, func(p transport.Peer) { e.endLanes(p.ID) })
-	eachOf(list, len(list), func(p transport.Peer) {
+	sideBySide(list, renewalAsks, func(p transport.Peer) { e.endLanes(p.ID) })
+	sideBySide(list, len(list), func(p transport.Peer) {
 		if err := e.endAccess(ctx, p, transport.ForGood, cause); err != nil {
 			held <- err
 		}

@@ -42,7 +42,7 @@ func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress s
 // fence fences a region and its leases.
 func (e *Engine) fence(ctx context.Context, r *region, from *transport.Peer, epoch transport.Epoch) error {
 	err := e.revoke(ctx, r, from, epoch)
-	leases := each(r.parts.open(), func(l *region) error { return e.fence(ctx, l, from, epoch) })
+	leases := eachLease(r.parts.open(), func(l *region) error { return e.fence(ctx, l, from, epoch) })
 	return cmp.Or(err, leases)
 }
 
@@ -80,7 +80,7 @@ func (e *Engine) RemapRegion(ctx context.Context, id mem.RegionID, offset, lengt
 
 // remapLeases does for leases, and for their further ranges, the same as remap for their region.
 func (e *Engine) remapLeases(ctx context.Context, list []*region, begin, end uintptr) error {
-	return each(list, func(l *region) error {
+	return eachLease(list, func(l *region) error {
 		if err := e.remapLeases(ctx, l.parts.open(), begin, end); err != nil {
 			return err
 		}
@@ -170,8 +170,8 @@ func (p *peer) hear(epoch transport.Epoch) {
 	}
 }
 
-// begin returns the epoch of tasks that begin now. Without a transport that reads it, it costs a load.
-func (p *peer) begin() transport.Epoch {
+// currentEpoch returns the epoch of tasks that begin now. Without a transport that reads it, it costs a load.
+func (p *peer) currentEpoch() transport.Epoch {
 	if readers := p.readers.Load(); readers != nil {
 		for i := range *readers {
 			r := &(*readers)[i]

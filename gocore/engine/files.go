@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -111,8 +110,12 @@ const openersMost = 8
 // OpenFiles opens files as OpenFile does, all or none. The error is that of one which cannot be opened.
 func (e *Engine) OpenFiles(ctx context.Context, targets []FileTarget) ([]SegmentID, error) {
 	ids := make([]SegmentID, len(targets))
+	places := make([]int, len(targets))
+	for i := range places {
+		places[i] = i
+	}
 	var failed atomic.Pointer[error]
-	sideBySide(len(targets), func(i int) {
+	sideBySide(places, openersMost, func(i int) {
 		if failed.Load() != nil {
 			return
 		}
@@ -130,21 +133,7 @@ func (e *Engine) OpenFiles(ctx context.Context, targets []FileTarget) ([]Segment
 
 // CloseSegments closes handles as CloseSegment does, those that are open.
 func (e *Engine) CloseSegments(ids []SegmentID) {
-	sideBySide(len(ids), func(i int) { _ = e.CloseSegment(ids[i]) })
-}
-
-// sideBySide calls do for 0 to n-1, some of them at once, and returns behind the last.
-func sideBySide(n int, do func(i int)) {
-	var next atomic.Int64
-	var all sync.WaitGroup
-	for range min(n, openersMost) {
-		all.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				do(int(i))
-			}
-		})
-	}
-	all.Wait()
+	sideBySide(ids, openersMost, func(id SegmentID) { _ = e.CloseSegment(id) })
 }
 
 func (o *FileOptions) check() *errs.Error {
@@ -283,9 +272,9 @@ func (c *Call) useFile(p *peer, tasks []dispatch.TaskSpec) {
 	}
 }
 
-// settle gives the files that are synced at the call's end their limit. It refuses durability for a call that writes no
-// file.
-func (c *Call) settle() *errs.Error {
+// limitSyncs gives the files that are synced at the call's end their limit. It refuses durability for a call that
+// writes no file.
+func (c *Call) limitSyncs() *errs.Error {
 	written := false
 	for i := range c.files {
 		written = written || c.files[i].written
@@ -323,7 +312,7 @@ func (e *Engine) holdFiles(uses []fileUse) *errs.Error {
 func (e *Engine) dropFiles(uses []fileUse) {
 	for i := range uses {
 		if p := uses[i].peer; e.unhandle(p) && !e.closed.Load() {
-			e.routines.start(func() { e.left(p) })
+			e.routines.start(func() { e.endPeer(p) })
 		}
 		uses[i] = fileUse{}
 	}

@@ -89,11 +89,11 @@ func (e *Engine) reserve(id dispatch.BatchID, c *Call, now clock.Time) (*batch, 
 	}
 	if e.admit(b, c) == nil {
 		if held, ok := e.core.Reserve(b.id, c.specs, now); ok {
-			if e.hold(c) == nil {
+			if e.takeUses(c) == nil {
 				if c.trace != "" {
 					e.core.Trace(b.id, c.trace)
 				}
-				if e.begin(b, c, now); !made {
+				if e.enterCall(b, c, now); !made {
 					e.mirror(id, now) // others know the batch: it is pending
 				}
 				return b, held, true

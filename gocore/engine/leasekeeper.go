@@ -125,7 +125,7 @@ func (k *leaseKeeper) try(l *region, held bool) {
 		case k.again <- struct{}{}:
 			k.running.Go(func() { k.finish(l, k.again) })
 		default:
-			k.hold(l)
+			k.tryLater(l)
 		}
 		return
 	}
@@ -146,11 +146,11 @@ func (k *leaseKeeper) finish(l *region, room <-chan struct{}) {
 		return
 	}
 	k.engine.log.Warn("a lease has expired, and a peer may still touch its bytes", "region", l.Name, "err", err)
-	k.hold(l)
+	k.tryLater(l)
 }
 
-// hold gives a lease that is held up its next turn.
-func (k *leaseKeeper) hold(l *region) {
+// tryLater gives a lease that is held up its next turn.
+func (k *leaseKeeper) tryLater(l *region) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.closed {

@@ -293,11 +293,11 @@ func (p *parts) remap() []*region {
 // partsAtOnce bounds the leases of a region that are closed, fenced or remapped at the same time.
 const partsAtOnce = 16
 
-// each calls the function for every lease, several at once, and returns the first error. A peer that is slow delays all
-// of them once.
-func each(list []*region, do func(*region) error) error {
+// eachLease calls the function for every lease, several at once, and returns the first error. A peer that is slow
+// delays all of them once.
+func eachLease(list []*region, do func(*region) error) error {
 	var first atomic.Pointer[error]
-	eachOf(list, partsAtOnce, func(l *region) {
+	sideBySide(list, partsAtOnce, func(l *region) {
 		if err := do(l); err != nil {
 			first.CompareAndSwap(nil, &err)
 		}

@@ -101,7 +101,7 @@ func (s *stagePools) lentTo(p *peer) (lent, used *stagePool, err *errs.Error) {
 // pools meanwhile: a peer that does not answer keeps its own for as long as the transports wait for it.
 func (e *Engine) takeBack(p *peer) {
 	s := &e.staging
-	pool, end := s.leave(p)
+	pool, end := s.beginReturn(p)
 	if pool == nil {
 		return
 	}
@@ -112,12 +112,12 @@ func (e *Engine) takeBack(p *peer) {
 	if err != nil {
 		e.log.Warn("lent memory", "peer", p.identity.Address, "err", err)
 	}
-	s.left(pool, end, err == nil)
+	s.endReturn(pool, end, err == nil)
 }
 
-// leave takes the pool that is lent to a peer out of use. left must follow, and the end be closed. A nil pool is none,
-// or that of an engine that closes.
-func (s *stagePools) leave(p *peer) (*stagePool, chan struct{}) {
+// beginReturn takes the pool that is lent to a peer out of use. endReturn must follow, and the end be closed. A nil
+// pool is none, or that of an engine that closes.
+func (s *stagePools) beginReturn(p *peer) (*stagePool, chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pool := s.lent[p]
@@ -130,8 +130,8 @@ func (s *stagePools) leave(p *peer) (*stagePool, chan struct{}) {
 	return pool, end
 }
 
-// left notes that a pool was taken from its peer, or could not be.
-func (s *stagePools) left(pool *stagePool, end chan struct{}, taken bool) {
+// endReturn notes that a pool was taken from its peer, or could not be.
+func (s *stagePools) endReturn(pool *stagePool, end chan struct{}, taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leaving = slices.DeleteFunc(s.leaving, func(o chan struct{}) bool { return o == end })

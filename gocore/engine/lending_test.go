@@ -141,7 +141,7 @@ func TestAPeerThatIsLeftMeanwhileIsLentNothing(t *testing.T) {
 	p := w.opened()
 	w.hands[0].enter = func(mem.Region) error {
 		require.True(t, w.unhandle(p))
-		w.left(p)
+		w.endPeer(p)
 		return nil
 	}
 	_, err := w.lentPool(p, 2)
@@ -158,7 +158,7 @@ func TestLentMemoryComesBackWhenItsPeerIsLeft(t *testing.T) {
 	pool, err := w.lentPool(p, 3)
 	require.Nil(t, err)
 	require.Equal(t, 3*w.stageSizes().SlotBytes, pool.region.Size, "a slot for each order at once")
-	w.left(p)
+	w.endPeer(p)
 	require.Equal(t, []*stagePool{pool}, w.staging.returned)
 	w.hands[0].locked(func() { require.NotContains(t, w.hands[0].keys, pool.region.key(0)) })
 }
@@ -172,7 +172,7 @@ func TestLentMemoryIsUnmappedBehindItsLastPeer(t *testing.T) {
 	first, err := w.lentPool(p, 2)
 	require.Nil(t, err)
 	require.NotZero(t, first.region.mapped)
-	w.left(p)
+	w.endPeer(p)
 
 	h.enter = func(mem.Region) error { return errs.New(errs.TooManyRequests, "register", "not now") }
 	_, err = w.lentPool(w.opened(), 2)
@@ -197,7 +197,7 @@ func TestAPoolThatAPeerHeldUpEndsWithTheEngine(t *testing.T) {
 	pool, err := w.lentPool(p, 2)
 	require.Nil(t, err)
 	h.locked(func() { h.revoke = errs.New(errs.Timeout, "revoke", "a peer is inside") })
-	w.left(p)
+	w.endPeer(p)
 	require.Equal(t, []*stagePool{pool}, w.staging.spoiled)
 	require.Contains(t, h.keys, pool.region.key(0))
 	h.locked(func() { h.revoke = nil })
@@ -229,7 +229,7 @@ func TestCloseWaitsForNoPeerThatHoldsAPoolUp(t *testing.T) {
 	p := w.opened()
 	_, failure := w.lentPool(p, 2)
 	require.Nil(t, failure)
-	require.True(t, w.routines.start(func() { w.left(p) }))
+	require.True(t, w.routines.start(func() { w.endPeer(p) }))
 	<-s.asked
 	require.NotEmpty(t, w.Close(0, true))
 	require.ErrorIs(t, <-s.causes, context.Canceled)

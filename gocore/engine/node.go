@@ -92,12 +92,12 @@ func (n *numa) nodeOfPlan(r *region) int {
 	return int(max(r.node.Load(), nodeUnknown))
 }
 
-// Share of nodeOf when the kernel does not tell.
-const refused = -1
+// shareUnknown is the share of nodeOf when the kernel does not tell.
+const shareUnknown = -1
 
 // nodeOf returns the NUMA node that has most of a range of this process's memory, and its share of the pages with
-// a known node. The node is -1 with a share of 0 if the range was never touched, and with refused if the kernel does
-// not answer.
+// a known node. The node is -1 with a share of 0 if the range was never touched, and with shareUnknown if the
+// kernel does not answer.
 func nodeOf(addr uintptr, size uint64) (node int, share float64) {
 	page := uintptr(os.Getpagesize())
 	first, last := addr&^(page-1), (addr+uintptr(size)-1)&^(page-1)
@@ -109,7 +109,7 @@ func nodeOf(addr uintptr, size uint64) (node int, share float64) {
 	// Without nodes to move to, it only answers. Unlike get_mempolicy(MPOL_F_NODE|MPOL_F_ADDR), it makes no page.
 	if _, _, errno := unix.Syscall6(unix.SYS_MOVE_PAGES, 0, count, uintptr(unsafe.Pointer(&pages[0])), 0,
 		uintptr(unsafe.Pointer(&status[0])), 0); errno != 0 {
-		return -1, refused
+		return -1, shareUnknown
 	}
 	counts := map[int]int{}
 	found := 0

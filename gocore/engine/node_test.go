@@ -34,7 +34,7 @@ func TestTheKernelTellsWherePagesAre(t *testing.T) {
 	page := unix.Getpagesize()
 	b, addr, size := untouched(t, 300)
 	node, share := nodeOf(addr, size)
-	if share == refused {
+	if share == shareUnknown {
 		t.Skip("the kernel does not tell where pages are: no move_pages(2)")
 	}
 	require.Equal(t, -1, node)
@@ -62,7 +62,7 @@ func TestTheKernelTellsWherePagesAre(t *testing.T) {
 
 func TestThePolicyOfAMappingTellsWhereItsPagesWillBe(t *testing.T) {
 	b, addr, size := untouched(t, 4)
-	if _, share := nodeOf(addr, size); share == refused {
+	if _, share := nodeOf(addr, size); share == shareUnknown {
 		t.Skip("the kernel does not tell where pages are: no move_pages(2)")
 	}
 	require.Equal(t, -1, policyOf(addr))
@@ -95,7 +95,7 @@ func TestRegionsAreCalledAfterTheirNode(t *testing.T) {
 		{"on the first node", two, "", answer{0, 0.75}, "cpu:0", 1},
 		{"host memory somewhere", two, "cpu", answer{2, 1}, "cpu:2", 3},
 		{"spread", two, "*", answer{2, 0.6}, "cpu:2", 0},
-		{"the kernel does not say", two, "*", answer{-1, refused}, "cpu:0", 0},
+		{"the kernel does not say", two, "*", answer{-1, shareUnknown}, "cpu:0", 0},
 		{"the user knows", two, "cpu:0", answer{2, 1}, "cpu:0", 1},
 		{"one node does not matter", one, "*", answer{0, 1}, "cpu:1", 0},
 		{"nor if the user says it", one, "cpu:1", answer{1, 1}, "cpu:1", 0},

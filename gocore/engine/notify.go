@@ -274,9 +274,9 @@ func (n *notifier) insist(o *outgoing) {
 			n.finish(o, cause)
 			return
 		}
-		left, why := n.left(o)
+		left, why := n.timeLeft(o)
 		if left <= 0 && n.engine.putOffLimits() {
-			left, why = n.left(o)
+			left, why = n.timeLeft(o)
 		}
 		if left <= 0 {
 			n.finish(o, notTaken(o.peer, why))
@@ -301,9 +301,9 @@ func (n *notifier) insist(o *outgoing) {
 	}
 }
 
-// left is the time that a message under way has: until the last limit of its notes for which batches wait. why is the
-// error of its last try.
-func (n *notifier) left(o *outgoing) (left time.Duration, why *errs.Error) {
+// timeLeft is the time that a message under way has: until the last limit of its notes for which batches wait. why is
+// the error of its last try.
+func (n *notifier) timeLeft(o *outgoing) (left time.Duration, why *errs.Error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	last := clock.Time(0)

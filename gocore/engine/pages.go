@@ -118,7 +118,7 @@ func (c *Call) pages(r *Pages) *errs.Error {
 		return err
 	}
 	if local.list != nil {
-		return c.listed(r, local, remote)
+		return c.pagesOfLists(r, local, remote)
 	}
 	list := newPlaces(local.layout.PageBytes)
 	c.lists = append(c.lists, list)

@@ -54,5 +54,5 @@ func TestAnEngineThatIsNotStuckGoesOn(t *testing.T) {
 	e.EndIfStuck("nothing")
 	e.inbox.notice(notice{kind: noticeAnswered, peer: 1})
 	e.EndIfStuck("nothing")
-	require.False(t, e.due(), "work that came while it held the mutex is done")
+	require.False(t, e.stepDue(), "work that came while it held the mutex is done")
 }

@@ -51,8 +51,8 @@ func TestTheSmallestRegionThatHoldsARangeIsFound(t *testing.T) {
 		for _, r := range all {
 			require.Same(t, r, table.leave(r.ID))
 			require.Same(t, r, table.leave(r.ID), "until it is out of every peer's reach")
-			require.True(t, table.left(r))
-			require.False(t, table.left(r))
+			require.True(t, table.outOfReach(r))
+			require.False(t, table.outOfReach(r))
 			require.Nil(t, table.leave(r.ID))
 		}
 		require.Nil(t, table.find(1000, 1))

@@ -201,7 +201,7 @@ func (p *peer) attachTo(port *port, version uint16) (_ attachment, gone *errs.Er
 		Transport: port.index, Link: link, Info: &port.info, SameHost: p.sameHost(), Probes: port.prober != nil})
 	e.links.enter(id, port)
 	e.unlock() // a step must not run under p.mu: the second look is the caller's, behind it
-	if e.due() {
+	if e.stepDue() {
 		e.wakeProgress() // it has the first one, since other transports take their time
 	}
 	return attachment{link: link, id: id}, port.attached(link, id, p)

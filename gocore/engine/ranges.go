@@ -39,7 +39,7 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 		return err
 	}
 	if r.LocalSize == 0 || r.RemoteSize == 0 {
-		return c.anywhere(r)
+		return c.rangesAnywhere(r)
 	}
 	own, err := c.engine.ownRegion(r.Local, r.LocalSize)
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 	base, err := c.reach(&c.terms, own, r.Remote, r.RemoteSize, first)
 	if err != nil {
 		if c.isScattered(r.Remote, r.RemoteSize) {
-			return c.anywhere(r)
+			return c.rangesAnywhere(r)
 		}
 		return err
 	}

@@ -188,8 +188,8 @@ func (t *regionTable) leave(id mem.RegionID) *region {
 	return r
 }
 
-// left notes that no peer can reach the region any more. It returns false if another call has noted it.
-func (t *regionTable) left(r *region) bool {
+// outOfReach notes that no peer can reach the region any more. It returns false if another call has noted it.
+func (t *regionTable) outOfReach(r *region) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slotLocked(r.ID)

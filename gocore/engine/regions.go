@@ -220,11 +220,11 @@ func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) e
 	if r.lease != nil {
 		e.leases.end(r)
 	}
-	err := each(r.parts.open(), func(l *region) error { return e.closeRegion(ctx, l.ID, "region closed") })
+	err := eachLease(r.parts.open(), func(l *region) error { return e.closeRegion(ctx, l.ID, "region closed") })
 	late := e.finishRegistering(ctx, r)
 	// One peer that a lease waits for, or one transport that hangs, lets no other peer stay in.
 	err = cmp.Or(err, late, e.revoke(ctx, r, nil, transport.ForGood))
-	if err == nil && !e.regions.left(r) {
+	if err == nil && !e.regions.outOfReach(r) {
 		return nil
 	}
 	if err == nil && r.lease != nil {

@@ -34,7 +34,7 @@ func (t *regionTable) opened(test testing.TB, addr uintptr, size uint64) *region
 
 // closed takes a region out, and gives its number back.
 func (t *regionTable) closed(test testing.TB, r *region) {
-	if t.leave(r.ID) != r || !t.left(r) {
+	if t.leave(r.ID) != r || !t.outOfReach(r) {
 		test.Fatal("not closed")
 	}
 	t.giveBack(r.ID)

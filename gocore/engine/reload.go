@@ -156,7 +156,7 @@ func (e *Engine) renewOrDismiss(ctx context.Context, list []suspect, limit time.
 	var renaming sync.WaitGroup
 	defer renaming.Wait()
 	lost := make([]suspect, 0, len(list))
-	eachOf(list, renewalAsks, func(s suspect) {
+	sideBySide(list, renewalAsks, func(s suspect) {
 		err := asking.Err()
 		if err == nil {
 			e.visitors.ask(s.peer.ID, time.Now())
@@ -193,11 +193,11 @@ func (e *Engine) dismissAll(ctx context.Context, lost []suspect) {
 			e.log.Error("a peer that is not admitted any more may come again", "peer", s.peer.Address, "err", err)
 		}
 	}
-	eachOf(lost, renewalAsks, func(s suspect) { e.endLanes(s.peer.ID) })
+	sideBySide(lost, renewalAsks, func(s suspect) { e.endLanes(s.peer.ID) })
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), dismissLimit)
 	defer cancel()
 	now := e.nextEpoch()
-	eachOf(lost, len(lost), func(s suspect) {
+	sideBySide(lost, len(lost), func(s suspect) {
 		cause := errs.New(errs.PeerNotAdmitted, "peer", "the peer is not admitted any more: %v", s.reason).
 			WithScope(errs.ScopeLink, errs.SideRemote).OfPeer(s.peer.Address)
 		epoch := now

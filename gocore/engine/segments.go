@@ -304,7 +304,7 @@ func (e *Engine) peersAt(ctx context.Context, address string) (list []transport.
 // leavePeer gives a handle back; the last one detaches the links.
 func (e *Engine) leavePeer(p *peer) {
 	if e.unhandle(p) {
-		e.left(p)
+		e.endPeer(p)
 	}
 }
 
@@ -325,8 +325,8 @@ func closedSegment() *errs.Error {
 	return errs.New(errs.InvalidEntry, "segment", "the segment was closed").WithScope(errs.ScopeLink, errs.SideLocal)
 }
 
-// left ends a peer without handles. The caller holds no lock.
-func (e *Engine) left(p *peer) {
+// endPeer ends a peer without handles. The caller holds no lock.
+func (e *Engine) endPeer(p *peer) {
 	p.detach(closedSegment())
 	e.takeBack(p)
 	e.notifier.forget(p)

@@ -304,7 +304,7 @@ func (e *Engine) closeStaging(ctx context.Context) error {
 	pools := slices.Collect(s.all())
 	s.mu.Unlock()
 	failures := make(chan error, len(pools))
-	eachOf(pools, closingAtOnce, func(pool *stagePool) { failures <- e.endPool(ctx, pool) })
+	sideBySide(pools, closingAtOnce, func(pool *stagePool) { failures <- e.endPool(ctx, pool) })
 	close(failures)
 	var failed error
 	for err := range failures {

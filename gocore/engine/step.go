@@ -46,13 +46,13 @@ func (d *deferredWork) empty() bool {
 // runSteps runs steps while the inbox has something and the mutex is free. The caller holds no lock.
 func (e *Engine) runSteps() {
 	for range stepsMax {
-		if !e.due() || !e.mu.TryLock() {
+		if !e.stepDue() || !e.mu.TryLock() {
 			return
 		}
 		e.step()
 		e.unlock()
 	}
-	if e.due() {
+	if e.stepDue() {
 		e.wakeProgress()
 	}
 }
@@ -63,8 +63,8 @@ func (e *Engine) notice(n notice) {
 	e.runSteps()
 }
 
-// due reports whether a step would find work at once.
-func (e *Engine) due() bool { return e.inbox.filled.Load() || e.again.Load() }
+// stepDue reports whether a step would find work at once.
+func (e *Engine) stepDue() bool { return e.inbox.filled.Load() || e.again.Load() }
 
 // step feeds the inbox to the core and queues the effects that the core returns. The caller holds e.mu.
 func (e *Engine) step() { e.stepAt(clock.Now()) }
