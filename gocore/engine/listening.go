@@ -20,23 +20,9 @@ func (e *Engine) listen(o Options, undo *steps) error {
 	if e.host, err = meta.FindHost(c.RPCServerHostname, c.RPCAdvertiseHostname, meta.ThisMachine()); err != nil {
 		return err
 	}
-	host := e.host.Bind.String()
-	if err := e.mayListen("rpc_server_hostname", host); err != nil {
+	wanted, err := e.listenAddresses(o)
+	if err != nil {
 		return err
-	}
-	port := strconv.Itoa(c.RPCServerPort)
-	wanted := []string{net.JoinHostPort(host, port)}
-	for _, plug := range o.Transports {
-		listener, is := e.settings(plug).(transport.Listener)
-		if !is || !o.Config.Enabled(plug.Factory.Name()) {
-			continue
-		}
-		for _, address := range listener.ListenAddresses() {
-			if err := e.mayListen(e.config.BranchOf(plug.Factory.Name())+"/addresses", address); err != nil {
-				return err
-			}
-			wanted = append(wanted, net.JoinHostPort(address, port))
-		}
 	}
 	options := control.Options{Self: e.Self, Credentials: e.credentials, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
 		Called: e.called, Proved: e.proved, Besides: e.homes(o, wanted),
@@ -50,27 +36,57 @@ func (e *Engine) listen(o Options, undo *steps) error {
 		return err
 	}
 	e.server = server
-	undo.add(func() { e.closeServer() })
-	_, bound, err := net.SplitHostPort(server.Addresses()[0])
+	undo.add(e.closeServer)
+	if err := e.nameAddresses(server.Addresses()); err != nil {
+		return errs.Wrap(errs.Internal, "engine: listen", err)
+	}
+	e.client = control.NewClient(options)
+	undo.add(e.client.Close)
+	return nil
+}
+
+// listenAddresses returns the addresses of the control plane, each with the port of the settings.
+func (e *Engine) listenAddresses(o Options) (list []string, err error) {
+	host, port := e.host.Bind.String(), strconv.Itoa(o.Config.Engine.RPCServerPort)
+	if err := e.mayListen("rpc_server_hostname", host); err != nil {
+		return nil, err
+	}
+	list = []string{net.JoinHostPort(host, port)}
+	for _, plug := range o.Transports {
+		listener, is := e.settings(plug).(transport.Listener)
+		if !is || !o.Config.Enabled(plug.Factory.Name()) {
+			continue
+		}
+		for _, address := range listener.ListenAddresses() {
+			if err := e.mayListen(e.config.BranchOf(plug.Factory.Name())+"/addresses", address); err != nil {
+				return nil, err
+			}
+			list = append(list, net.JoinHostPort(address, port))
+		}
+	}
+	return list, nil
+}
+
+// nameAddresses notes by which addresses peers reach the server that is bound to these.
+func (e *Engine) nameAddresses(bound []string) error {
+	_, port, err := net.SplitHostPort(bound[0])
 	if err != nil {
-		return errs.Wrap(errs.Internal, "engine: listen", err)
+		return err
 	}
-	e.address = net.JoinHostPort(e.host.Name, bound)
-	if e.port, err = strconv.Atoi(bound); err != nil {
-		return errs.Wrap(errs.Internal, "engine: listen", err)
+	if e.port, err = strconv.Atoi(port); err != nil {
+		return err
 	}
-	reachable := append(server.Addresses(), net.JoinHostPort(e.host.Data.String(), bound)) // also behind a wildcard
+	e.address = net.JoinHostPort(e.host.Name, port)
+	if e.name == "" {
+		e.name = e.address
+	}
+	reachable := append(bound, net.JoinHostPort(e.host.Data.String(), port)) // also behind a wildcard
 	slices.Sort(reachable)
 	others := slices.DeleteFunc(slices.Compact(reachable), func(a string) bool {
 		at, err := netip.ParseAddrPort(a)
 		return a == e.address || err != nil || at.Addr().IsUnspecified()
 	})
 	e.others = others[:min(len(others), segment.AddressesMax)]
-	if e.name == "" {
-		e.name = e.address
-	}
-	e.client = control.NewClient(options)
-	undo.add(func() { e.client.Close() })
 	return nil
 }
 
