@@ -78,9 +78,7 @@ func (c *Client) greeting(address string, self transport.Peer, shown security.Pr
 				"network"))
 	}
 	peer.Address = address // the one that leads there from here
-	addresses := reply.GetAddresses()
-	return Greeting{Peer: peer, Proof: shown, Version: reply.GetVersion(),
-		Addresses: slices.Clone(addresses[:min(len(addresses), listPeerMax)])}, nil
+	return Greeting{Peer: peer, Proof: shown}, nil
 }
 
 // remote reports that an address may lead to its engine from elsewhere.
@@ -177,16 +175,12 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 	return err
 }
 
-// Probe returns the time of a round trip on a connection that is made if there is none. A peer without an ID is any
-// engine that answers at its address.
-func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration, error) {
+// Probe returns when the peer has answered. A peer without an ID is any engine that answers at its address.
+func (c *Client) Probe(ctx context.Context, peer transport.Peer) error {
 	request := &controlpb.ProbeRequest{Call: c.header()}
-	return call(ctx, c, "control.probe", peer,
-		func(ctx context.Context, k *conn) (time.Duration, error) {
-			start := time.Now()
-			_, err := k.stub.Probe(ctx, request)
-			return time.Since(start), err
-		})
+	_, err := call(ctx, c, "control.probe", peer,
+		func(ctx context.Context, k *conn) (*controlpb.ProbeReply, error) { return k.stub.Probe(ctx, request) })
+	return err
 }
 
 func (c *Client) header() *controlpb.Call {

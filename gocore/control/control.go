@@ -122,10 +122,8 @@ func (o Options) withDefaults() Options {
 
 // Greeting is a peer's own description of itself.
 type Greeting struct {
-	Peer      transport.Peer // Address is the one that was dialled: the one that leads there
-	Proof     security.Proof // of its connection
-	Version   string
-	Addresses []string // on which its control plane listens
+	Peer  transport.Peer // Address is the one that was dialled: the one that leads there
+	Proof security.Proof // of its connection
 }
 
 // major of a version "major.minor".

@@ -114,8 +114,7 @@ func TestHelloTellsWhoIsThere(t *testing.T) {
 	b.self.Name = "decode-0"
 	greeting, err := a.client.Hello(within(t), b.self.Address)
 	require.NoError(t, err)
-	require.Equal(t, Greeting{Peer: b.self, Version: "1.9", Addresses: b.server.Addresses(),
-		Proof: security.Proof{ID: b.self.ID, Identity: b.self.Identity}}, greeting,
+	require.Equal(t, Greeting{Peer: b.self, Proof: security.Proof{ID: b.self.ID, Identity: b.self.Identity}}, greeting,
 		"a peer of the same major version is welcome")
 	require.False(t, open(t, a, a).Self, "no message says that")
 }
@@ -251,14 +250,11 @@ func TestNotificationsCarrySenderAndSequence(t *testing.T) {
 		got)
 }
 
-func TestProbeMeasuresARoundTrip(t *testing.T) {
+func TestProbeIsAnswered(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	for _, peer := range []transport.Peer{{Address: b.self.Address}, open(t, a, b)} {
-		took, err := a.client.Probe(within(t), peer)
-		require.NoError(t, err)
-		require.Positive(t, took)
-		require.Less(t, took, patience)
+		require.NoError(t, a.client.Probe(within(t), peer))
 	}
 }
 

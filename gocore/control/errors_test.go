@@ -166,7 +166,7 @@ func TestOtherIncarnationIsToldAtOnce(t *testing.T) {
 	_, err = a.client.Call(within(t), peer, "tcp", nil)
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(a.client.Notify(within(t), peer, 1, nil)))
-	_, err = a.client.Probe(within(t), peer)
+	err = a.client.Probe(within(t), peer)
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
 	require.ErrorContains(t, err, b.self.Address)
 	require.Equal(t, errs.SideRemote, errs.From("", err).Side)
@@ -176,7 +176,7 @@ func TestPeerThatStoppedAnswering(t *testing.T) {
 	checkLeaks(t)
 	a := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout = 50 * time.Millisecond })
 	silent := stranger(t, func(net.Conn) {})
-	_, err := a.client.Probe(within(t), transport.Peer{Address: silent, ID: transport.NumberedID(5)})
+	err := a.client.Probe(within(t), transport.Peer{Address: silent, ID: transport.NumberedID(5)})
 	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err),
 		"an engine was there: it is the peer that is silent, not a stranger")
 	require.ErrorContains(t, err, "stopped or overloaded")

@@ -211,7 +211,7 @@ func TestAConnectionEndsWithItsCertificate(t *testing.T) {
 	b := start(t, "127.0.0.1:0", withFiles(t, files(t, ca.Issue(t, nil, "b"), ca), "*"))
 	peer, err := a.client.Open(within(t), b.self.Address)
 	require.NoError(t, err)
-	_, err = a.client.Probe(within(t), peer)
+	err = a.client.Probe(within(t), peer)
 	require.NoError(t, err)
 	require.True(t, b.server.Connected(a.self.ID))
 	mine.Write(t, ca.Issue(t, nil, "a"), ca)
@@ -220,7 +220,7 @@ func TestAConnectionEndsWithItsCertificate(t *testing.T) {
 	require.True(t, changed)
 	require.Eventually(t, func() bool { return !b.server.Connected(a.self.ID) }, patience, time.Millisecond)
 	require.False(t, time.Now().Before(end.Truncate(time.Second)), "not before the end")
-	_, err = a.client.Probe(within(t), peer)
+	err = a.client.Probe(within(t), peer)
 	require.NoError(t, err)
 	require.True(t, b.server.Connected(a.self.ID), "it is the same engine")
 }
@@ -287,7 +287,7 @@ func TestRulesThatAdmitAPeerKeepItsConnection(t *testing.T) {
 		theirs.Write(t, ca.Issue(t, nil, "b"), ca, next)
 		_, err := b.options.Credentials.Reload(allow)
 		require.NoError(t, err)
-		_, err = a.client.Probe(within(t), peer)
+		err = a.client.Probe(within(t), peer)
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, connections)

@@ -269,11 +269,11 @@ func TestAConnectionEndsWithThePeersCertificate(t *testing.T) {
 		return a.client.conns[peer.Address]
 	}
 	before := at()
-	_, err := a.client.Probe(within(t), peer)
+	err := a.client.Probe(within(t), peer)
 	require.NoError(t, err)
 	require.Same(t, before, at())
 	before.shown.Until = time.Now().Add(-time.Second)
-	_, err = a.client.Probe(within(t), peer)
+	err = a.client.Probe(within(t), peer)
 	require.NoError(t, err)
 	require.NotSame(t, before, at())
 }

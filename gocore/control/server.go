@@ -151,7 +151,7 @@ func (s *Server) guard(ctx context.Context, request any, info *grpc.UnaryServerI
 			err = errs.New(errs.Internal, "control", "the peer could not answer, its log says why").
 				WithScope(errs.ScopeSlice, errs.SideLocal)
 		}
-		err = toStatus("control", err)
+		err = toStatus(err)
 	}()
 	if err := messageArrived(ctx); err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ func TestAPeerCannotMakeUsKnockEverywhere(t *testing.T) {
 	for range wayTries {
 		for _, p := range []transport.Peer{peer, other} {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*headStart)
-			_, err := a.client.Probe(ctx, p)
+			err := a.client.Probe(ctx, p)
 			cancel()
 			require.Error(t, err)
 		}
@@ -63,12 +63,12 @@ func TestAnyAddressOfThePeerWillDo(t *testing.T) {
 	for name, cut := range map[string]string{"silent": stranger(t, func(net.Conn) {}), "refusing": ports.Address(t)} {
 		b := start(t, elsewhere(t, cut))
 		peer := at(cut, b)
-		_, err := a.client.Probe(within(t), peer)
+		err := a.client.Probe(within(t), peer)
 		require.Error(t, err, name)
 		a.client.Know(peer, []string{"0.0.0.0:1", "not an address", b.self.Address, b.self.Address})
 		require.Equal(t, []string{cut, b.self.Address}, a.client.ways.of(peer))
 		begin := time.Now()
-		_, err = a.client.Probe(within(t), peer)
+		err = a.client.Probe(within(t), peer)
 		require.NoError(t, err, name)
 		require.Less(t, time.Since(begin), a.client.options.HandshakeTimeout,
 			"%s: the other address is tried beside the first", name)
@@ -105,14 +105,14 @@ func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
 	gone := peer
 	gone.ID[0]++
 	a.client.Know(gone, []string{c.self.Address})
-	_, err := a.client.Probe(within(t), gone)
+	err := a.client.Probe(within(t), gone)
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
 	require.ErrorContains(t, err, b.self.Address)
 
 	moved := at(ports.Address(t), b) // another engine at another address proves nothing
 	c = start(t, elsewhere(t, moved.Address))
 	a.client.Know(moved, []string{c.self.Address})
-	_, err = a.client.Probe(within(t), moved)
+	err = a.client.Probe(within(t), moved)
 	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err))
 	require.ErrorContains(t, err, moved.Address)
 }

@@ -19,11 +19,11 @@ import (
 const faultTextMax = 1024
 
 // toStatus turns a handler's error into a gRPC status that carries it whole.
-func toStatus(op string, err error) error {
+func toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	e := fromContext(op, err)
+	e := fromContext(err)
 	fault := &controlpb.Fault{Code: uint32(e.Code), Scope: uint32(e.Scope), Side: uint32(e.Side),
 		Collateral: e.Collateral,
 		Op:         clip(e.Op), Peer: clip(e.Peer), Transport: clip(e.Transport), Rail: clip(e.Rail),
@@ -38,17 +38,17 @@ func toStatus(op string, err error) error {
 }
 
 // fromContext is errs.From, but a handler that gave up because its caller did says so.
-func fromContext(op string, err error) *errs.Error {
+func fromContext(err error) *errs.Error {
 	var known *errs.Error
 	switch {
 	case errors.As(err, &known):
 		return known
 	case errors.Is(err, context.DeadlineExceeded):
-		return errs.Wrap(errs.Timeout, op, err)
+		return errs.Wrap(errs.Timeout, "control", err)
 	case errors.Is(err, context.Canceled):
-		return errs.Wrap(errs.Canceled, op, err)
+		return errs.Wrap(errs.Canceled, "control", err)
 	}
-	return errs.Wrap(errs.Internal, op, err)
+	return errs.Wrap(errs.Internal, "control", err)
 }
 
 // faultOf returns the peer's error in a gRPC error, as seen from here, or nil.

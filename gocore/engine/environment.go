@@ -9,17 +9,9 @@ import (
 // atSecure is AT_SECURE of <elf.h>: the kernel's word that a program has rights that its caller lacks.
 const atSecure = 23
 
-// Environment returns the reader of variables, nil where none may be read, as secure_getenv(3) does. A program that
-// runs with more rights than its caller takes no settings from that caller: its file has set-user-ID or capabilities.
-func Environment() func(string) string {
-	if privileged {
-		return nil
-	}
-	return os.Getenv
-}
-
-// EnvironmentOf is Environment for variables that a program hands over: os.Getenv does not see the changes that Python
-// and C make.
+// EnvironmentOf returns the reader of a program's variables, nil where none may be read, as secure_getenv(3) does. A
+// program that runs with more rights than its caller takes no settings from that caller: its file has set-user-ID or
+// capabilities. The program hands its variables over: os.Getenv does not see the changes that Python and C make.
 func EnvironmentOf(variables map[string]string) func(string) string {
 	if privileged {
 		return nil

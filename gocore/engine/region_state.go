@@ -40,8 +40,6 @@ const (
 	eventRetired
 )
 
-var regionEventNames = [...]string{"published", "closed", "freed", "retired"}
-
 // regionMoves lists the next state for each state and event that changes it.
 var regionMoves = map[regionState]map[regionEvent]regionState{
 	regionNew:     {eventPublished: regionOpen, eventFreed: regionUnmapped},

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var regionEventNames = [...]string{"published", "closed", "freed", "retired"}
+
 // TestRegionsLiveByTheScript follows testdata/region_lives.txt event by event, and wants each move of the table in it.
 func TestRegionsLiveByTheScript(t *testing.T) {
 	text, err := os.ReadFile("testdata/region_lives.txt")

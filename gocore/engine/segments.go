@@ -396,7 +396,7 @@ func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 		ctx, cancel = context.WithTimeout(ctx, silentAsk)
 		defer cancel()
 	}
-	if _, err := e.client.Probe(ctx, h.peer.identity); err != nil {
+	if err := e.client.Probe(ctx, h.peer.identity); err != nil {
 		h.peer.blame(err)
 		return false, nil
 	}

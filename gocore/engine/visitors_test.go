@@ -117,7 +117,7 @@ func TestAForgottenVisitorComesAgainByACall(t *testing.T) {
 			owner, other := without(t, "shm"), without(t, "shm")
 			id := other.credentials.ID()
 			call := func() (known bool) {
-				_, err := other.client.Probe(context.Background(), transport.Peer{Address: owner.Address()})
+				err := other.client.Probe(context.Background(), transport.Peer{Address: owner.Address()})
 				require.NoError(t, err)
 				return owner.visitors.use(id, time.Now()) != nil
 			}
