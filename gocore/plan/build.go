@@ -26,9 +26,8 @@ func (r *Request) Ordered() bool {
 }
 
 // Build orders the ways in which a request between two ends may travel. candidates are in the order of preference; a
-// policy that lists transports leaves only these, in its order, and a hint names the one that goes to the front. A
-// transport comes last, instead of being left out, while its link is down: the link may be back when the others have
-// failed. Build is pure; the result is shared and never changed.
+// policy that lists transports leaves only these, in its order, and a hint names the one that goes to the front. Links
+// that are down do not matter here: the core passes them over. Build is pure; the result is shared and never changed.
 //
 // Errors: InvalidArgument when the hint names no candidate, or one that cannot carry this request or that the policy
 // leaves out; NoRoute when nothing can carry it, with the reason of each. The plan has these reasons then, and no
@@ -42,7 +41,7 @@ func Build(r *Request, candidates []Candidate) (*Plan, *errs.Error) {
 	if r.Policy != nil {
 		made.Policy, made.Devices = r.Policy.Label(), r.Policy.DeviceMask
 	}
-	var hinted, up, down []Route
+	var hinted, others []Route
 	for i := range usable {
 		c := &usable[i]
 		switch reason := c.reject(r.Local, r.Remote); {
@@ -50,17 +49,15 @@ func Build(r *Request, candidates []Candidate) (*Plan, *errs.Error) {
 			rejected = append(rejected, Rejected{c.Info.Name, reason})
 		case r.Hint == c.Info.Name:
 			hinted = append(hinted, c.route(r.Op))
-		case c.Down != nil:
-			down = append(down, c.route(r.Op))
 		default:
-			up = append(up, c.route(r.Op))
+			others = append(others, c.route(r.Op))
 		}
 	}
 	if r.Hint != "" && hinted == nil {
 		return nil, noHint(r.Hint, rejected, candidates)
 	}
 	made.Rejected = rejected
-	if made.Routes = slices.Concat(hinted, up, down); len(made.Routes) == 0 {
+	if made.Routes = slices.Concat(hinted, others); len(made.Routes) == 0 {
 		return made, noRoute(r, made.Rejected)
 	}
 	return made, nil
@@ -82,7 +79,7 @@ func noHint(hint string, rejected []Rejected, candidates []Candidate) *errs.Erro
 		WithHint("open are %s", strings.Join(names, ", "))
 }
 
-// reject returns in words why a candidate cannot carry the request, or "". A link that is down is no reason.
+// reject returns in words why a candidate cannot carry the request, or "".
 func (c *Candidate) reject(local, remote End) string {
 	switch {
 	case c.Disabled != "":
@@ -99,8 +96,6 @@ func (c *Candidate) reject(local, remote End) string {
 		return "the local region is not registered with it"
 	case c.RemoteKey == 0:
 		return "the peer does not offer the region over it"
-	case c.Link == 0 && c.Down != nil:
-		return "no link to the peer: " + c.Down.Error()
 	case c.Link == 0:
 		return "no link to the peer"
 	}

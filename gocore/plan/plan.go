@@ -5,7 +5,6 @@ package plan
 import (
 	"slices"
 
-	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -135,6 +134,5 @@ type Candidate struct {
 	Match     transport.Match     // where the keys work; the zero value: on every rail
 	SameHost  bool                // the peer has our machine id
 	Self      bool
-	Down      *errs.Error // why the link is down, nil if it is not
-	Disabled  string      // why it is not there at all: a setting, missing hardware
+	Disabled  string // why it is not there at all: a setting, missing hardware
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
-	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // The subtests bear the names of upstream's transport_selector_test; where this build differs, the test says how.
@@ -240,12 +239,4 @@ func TestUpstreamsDeviceMasks(t *testing.T) {
 			",")+`]}]}`)
 		require.ErrorContains(t, err, "name more than 64", "nothing is dropped in silence here")
 	})
-}
-
-func TestAPolicyKeepsTheOrderWhenALinkIsDown(t *testing.T) {
-	p := policies(t, `[{"segment_type": "memory", "transports": ["rdma", "tcp"]}]`)
-	candidates := between(mem.Host, mem.Host, "tcp", "rdma")
-	candidates[1].Down = errs.New(errs.PeerUnreachable, "dial", "refused")
-	made := built(t, Request{Op: transport.Write, Policy: p.Get(0)}, candidates)
-	require.Equal(t, []string{"tcp", "rdma"}, names(made, candidates))
 }
