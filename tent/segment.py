@@ -115,7 +115,7 @@ class Segment:
         self._engine = engine
         self._handle = handle
         self._regions: dict[str, RemoteRegion] = {}
-        self._region = ""
+        self._region = ""  # the only one, or the path of a file
         self.address = ""
         self.name = ""
         self.machine_id = ""
@@ -159,22 +159,17 @@ class Segment:
 
     def __contains__(self, name: object) -> bool:
         """Whether the peer has a region of that name; asks it anew when the name is not known here."""
-        if self.path is not None or self._region:
-            raise InvalidArgumentError(f"{self!r} is a single region", hint="slice it: it[0:64]")
+        self._check_named()
         return isinstance(name, str) and (name in self._regions or name in self.refresh())
 
     def __iter__(self) -> Iterator[str]:
         """The names of the regions, as `regions` has them."""
-        if self.path is not None or self._region:
-            raise InvalidArgumentError(f"{self!r} is a single region", hint="slice it: it[0:64]")
+        self._check_named()
         return iter(self.regions)
 
     def __len__(self) -> int:
         """The number of named regions; of a single region or a file, its bytes."""
-        if self.path is None and not self._region:
-            self._check_open()
-            return len(self._regions)
-        return self._single().size
+        return len(self._regions) if self._spans() else self._single().size
 
     @property
     def size(self) -> int:
@@ -297,7 +292,7 @@ class Segment:
     def _single(self) -> RemoteRegion:
         """The one region that this segment was opened on."""
         self._check_open()
-        region = self._regions.get(self._region) if self._region else None
+        region = self._regions.get(self._region)
         if region is None:
             raise InvalidArgumentError(
                 f"{self.address} was opened as a whole",
@@ -309,6 +304,10 @@ class Segment:
         """Whether it is a whole address space, not one region nor a file."""
         self._check_open()
         return not self._region
+
+    def _check_named(self) -> None:
+        if self._region:
+            raise InvalidArgumentError(f"{self!r} is a single region", hint="slice it: it[0:64]")
 
     def _load(self, refresh: bool) -> None:
         self._check_open()
@@ -357,9 +356,9 @@ class Segment:
             what = _text.size(self._size)
         else:
             first = list(self._regions.items())[:_SHOWN]
-            shown = [f"{_text.name(name)} {_text.size(region.size)}" for name, region in first]
-            more = len(self._regions) - len(shown)
-            what = ", ".join([*shown, *([f"{more} more"] if more else [])]) or "no named regions"
+            listed = [f"{_text.name(name)} {_text.size(region.size)}" for name, region in first]
+            more = len(self._regions) - len(listed)
+            what = ", ".join([*listed, *([f"{more} more"] if more else [])]) or "no named regions"
         return f"<Segment {self.address}: {what}{state}>"
 
     def __reduce__(self) -> NoReturn:

@@ -17,17 +17,8 @@ from .errors import InvalidArgumentError
 from .gpu_stream import handle
 from .moving import READ, Hint, Notify, Require
 
-MEANING = {
-    "priority": _abi.MEANING["priority"],
-    "timeout": _abi.MEANING["timeout"],
+MEANING = _abi.MEANING | {
     "notify": "(name, message) for the peer, at most 255 and 65536 bytes; it arrives after the last byte.",
-    "hint": _abi.MEANING["hint"],
-    "stream": _abi.MEANING["stream"],
-    "integrity": _abi.MEANING["integrity"],
-    "durability": _abi.MEANING["durability"],
-    "intent": _abi.MEANING["intent"],
-    "policy": _abi.MEANING["policy"],
-    "require": _abi.MEANING["require"],
     "trace": "The caller's name for it, at most 64 bytes: in events, logs, spans and errors, and at the peer.",
 }
 
