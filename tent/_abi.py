@@ -267,7 +267,7 @@ class Columns:
 
 
 class Fields:
-    """The operands and terms of a Request, with upstream's names and positional order."""
+    """The operands and terms of a Request, with Mooncake's names and positional order."""
 
     __slots__ = (
         "_durability",

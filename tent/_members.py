@@ -1,4 +1,4 @@
-"""Members of enumerations by themselves, as upstream's module has them: tent.READ is tent.OpCode.READ."""
+"""Members of enumerations by themselves, as Mooncake's module has them: tent.READ is tent.OpCode.READ."""
 
 from __future__ import annotations
 

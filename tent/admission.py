@@ -42,8 +42,8 @@ class Admission(Handle):
             for peer in engine.peers():
                 print(peer.address, peer.identity, peer.connected)
 
-        One that has ended stays listed, and is not `connected`. Of those for which nothing is open any more, lanes for
-        example, the last 7,168 are listed; if one identity has most of them, fewer of that one.
+        One that has ended stays listed, and is not `connected`. Of those without a connection any more the last
+        7,168 are listed; if one identity has most of them, fewer of that one.
         """
         rows = self._call_json(self._library.pybind_Peers)
         return [PeerInfo(*(row[key] for key in _KEYS)) for row in rows]

@@ -1,4 +1,4 @@
-"""Enumerations with upstream's numbers. Members go by upstream's spelling and by PEP 8's; both are the same object."""
+"""Enumerations with Mooncake's numbers. Members go by Mooncake's spelling and by PEP 8's; both are the same object."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PRIO_MEDIUM = Priority.MEDIUM
 PRIO_LOW = Priority.LOW
 
 LOCAL_SEGMENT_ID = 0
-kWildcardLocation = "*"  # upstream's spelling
+kWildcardLocation = "*"  # Mooncake's spelling
 
 
 class OpCode(IntEnum):

@@ -178,7 +178,8 @@ class TransferError(TentError):
     `failed_tasks` lists the indexes, in the order of the call's requests, ranges or pages (grids: region * n + i), of
     all that did not complete; all others are complete at the destination. `dirty`: the listed ranges may have
     changed, and the peer could not be asked to stop. An error of the call itself, before anything moved, lists none.
-    `trace` is the caller's name for the transfer.
+    `trace` is the caller's name for the transfer. `scope` says how much failed with it ("slice", "rail", "link" or
+    "transport"), `side` at which end ("local", "remote", "path" or "unknown"); `attempts` counts the tries.
     """
 
     state: TransferStatusEnum = TransferStatusEnum.FAILED
@@ -210,7 +211,7 @@ class PeerTimeoutError(PeerUnreachableError, TimeoutError):
 
 
 class PeerRestartedError(TransferError, ConnectionError):
-    """Another incarnation answers at the peer's address: open the segment again."""
+    """The peer has restarted: another process answers at its address. Open the segment again."""
 
     code = "PEER_RESTARTED"
 

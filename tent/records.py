@@ -1,4 +1,4 @@
-"""The records of the integer level, with upstream's names and positional order."""
+"""The records of the integer level, with Mooncake's names and positional order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TransferStatus(NamedTuple):
 
 
 class Notification:
-    """A small message after data. `message` is text; `data` the bytes as they were sent; `msg` is upstream's name.
+    """A small message after data. `message` is text; `data` the bytes as they were sent; `msg` is Mooncake's name.
     `trace` is the sender's name for the transfer before it."""
 
     __slots__ = ("data", "name", "peer", "trace")
@@ -66,7 +66,7 @@ class Notification:
 
     @property
     def msg(self) -> str:
-        """The message, by upstream's name."""
+        """The message, by Mooncake's name."""
         return self.message
 
     def __eq__(self, other: object) -> bool:
@@ -98,7 +98,7 @@ class SegmentInfo(NamedTuple):
 
 
 class MemoryOptions:
-    """How memory is allocated or registered. `type`, `shm_path` and `shm_offset` are upstream's and have no effect
+    """How memory is allocated or registered. `type`, `shm_path` and `shm_offset` are Mooncake's and have no effect
     yet."""
 
     __slots__ = ("internal", "location", "perm", "shm_offset", "shm_path", "type")

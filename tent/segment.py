@@ -262,7 +262,7 @@ class Segment:
         self._engine._call_long(self._engine._library.pybind_Connect, self._handle, _native.milliseconds(timeout))
 
     def alive(self, timeout: float | str = 5) -> bool:
-        """Asks the peer; False if it does not answer in time or is another incarnation. One that is gone is not asked,
+        """Asks the peer; False if it does not answer in time or has restarted. One that is gone is not asked,
         and one for which transfers wait in silence (the event `peer_silent`) for a second at most."""
         return bool(
             self._engine._call_long(self._engine._library.pybind_Alive, self._handle, _native.milliseconds(timeout))

@@ -13,7 +13,7 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class RailTraffic(NamedTuple):
-    """One rail.
+    """One rail: a path of a transport to a peer, from `local`, an interface or a device here, to its `remote`.
 
     `total` counts the bytes delivered since it first came up, `rate` is its measured rate in bytes a second, and
     `in_flight` the bytes that it has taken and not acknowledged.
@@ -29,7 +29,7 @@ class RailTraffic(NamedTuple):
 
 
 class Traffic(tuple[RailTraffic, ...]):
-    """The rails of an engine at one moment; as text the table that the upstream engine prints.
+    """The rails of an engine at one moment; as text the table that Mooncake's engine prints.
 
     Example:
         print(tent.Traffic.of(engine.metrics()))  # as engine.traffic() does

@@ -129,7 +129,7 @@ class Transfer:
         return TransferStatusEnum(state)
 
     def cancel(self) -> bool:
-        """Asks it to end soon; False if it has ended already. The end comes within the fence bound: wait for it."""
+        """Asks it to end soon; False if it has ended already. Its end comes within fence_timeout_*: wait for it."""
         if self._state() > PENDING:
             return False
         try:
@@ -460,7 +460,8 @@ def wait(
     Returns the sets (done, pending), and raises nothing for a time-out or a failed transfer.
     """
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
-        raise InvalidArgumentError(f"return_when is {return_when!r}: it must be one of tent's three constants")
+        known = f"{ALL_COMPLETED}, {FIRST_COMPLETED} or {FIRST_EXCEPTION}"
+        raise InvalidArgumentError(f"return_when is {return_when!r}: it must be {known}")
     everything = _list(transfers)
     _engines(everything)
     over = _native.instant(timeout)

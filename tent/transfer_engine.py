@@ -1,4 +1,4 @@
-"""TransferEngine: the integer level, with upstream's names. Addresses, ids and records; the Engine behind it is
+"""TransferEngine: the integer level, with Mooncake's names. Addresses, ids and records; the Engine behind it is
 `engine.engine`."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Polled:
 
 
 class TransferEngine:
-    """An Engine with upstream's names: integers, addresses and records. The config is a path, JSON text or a dict.
+    """An Engine with Mooncake's names: integers, addresses and records. The config is a path, JSON text or a dict.
 
     Example:
         with tent.TransferEngine({"log_level": "error"}) as te:
@@ -64,7 +64,7 @@ class TransferEngine:
             te.close_segment(handle)
             te.free_local_memory(address_of_mine)
 
-    Raises the exceptions of tent.errors, where upstream returns a code.
+    Raises the exceptions of tent.errors, where Mooncake returns a code.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class TransferEngine:
         return SegmentInfo(SegmentInfoType.File if fields["file"] else SegmentInfoType.Memory, found)
 
     def probe_peer_alive(self, handle: int, timeout: float | str = 5) -> bool:
-        """Asks the peer; False if it does not answer in time or is another incarnation."""
+        """Asks the peer; False if it does not answer in time or has restarted."""
         return bool(
             self.engine._call_long(
                 self.engine._library.pybind_Alive, _segment(handle, "handle"), _native.milliseconds(timeout)

@@ -40,7 +40,7 @@ from enum import IntEnum
 
 
 class TransportType(IntEnum):
-    """Transports; the numbers are those that upstream's tests freeze."""
+    """Transports; the numbers are those of Mooncake's TENT."""
 
     UNSPEC = 0
 `)

@@ -231,7 +231,7 @@ func renderFields(p *page) {
 	}
 	slices.Sort(slots)
 	p.line("class Fields:")
-	p.line("    \"\"\"The operands and terms of a Request, with upstream's names and positional order.\"\"\"\n")
+	p.line("    \"\"\"The operands and terms of a Request, with Mooncake's names and positional order.\"\"\"\n")
 	p.line("    __slots__ = (")
 	for _, s := range slots {
 		p.line("        %q,", s)
