@@ -35,7 +35,7 @@ func (c *carrier) carry(t *base, it *item, flags int) bool {
 		if it.withdrawn.Load() {
 			return true
 		}
-		offset, n := it.run(it.at, opMost)
+		offset, n := it.run()
 		if flags&noWait != 0 && !it.file.mayHold(offset, n) {
 			it.done = 0
 			return false

@@ -223,10 +223,8 @@ func (c *clerk) pause(ctx context.Context, m *mem.Region) error {
 // uses reports whether a run is under way with memory of a region. The caller holds t.mu.
 func (c *clerk) uses(m *mem.Region) bool {
 	for i := range c.jobs { // the rest of a job is its holder's
-		if j := &c.jobs[i]; j.item != nil {
-			if overlap(j.Region, m) {
-				return true
-			}
+		if j := &c.jobs[i]; j.item != nil && overlap(j.Region, m) {
+			return true
 		}
 	}
 	return false
@@ -339,7 +337,7 @@ func (c *clerk) land(i int) *item {
 		c.t.changed.Broadcast()
 	}
 	it.flying--
-	if it.flying > 0 || it.at < it.slice.Length && it.err == nil && !it.withdrawn.Load() {
+	if !it.over() {
 		return nil
 	}
 	c.t.unqueue(it)

@@ -52,16 +52,6 @@ type file struct {
 	}
 }
 
-// tmpfs and ramfs take O_DIRECT and ignore it.
-const (
-	magicTmpfs     = 0x01021994
-	magicRamfs     = 0x858458f6
-	magicHugetlbfs = 0x958458f6
-	magicFuse      = 0x65735546
-	magicExt4      = 0xef53
-	magicXfs       = 0x58465342
-)
-
 // look finds out how the file can be reached past the page cache. The unit is a page at least, and a block of the file
 // system: a page is then either written past the cache as a whole or only through it, and neighbours in one page, in
 // this process or in another, cannot lose each other's bytes.
@@ -76,12 +66,13 @@ func (f *file) look(fd int, direct bool) {
 	if unix.Fstat(fd, &node) == nil && node.Mode&unix.S_IFMT == unix.S_IFBLK {
 		fs = unix.Statfs_t{} // it has the node of the device, and not its bytes
 	}
-	if fs.Type == magicTmpfs || fs.Type == magicRamfs || fs.Type == magicHugetlbfs {
+	switch fs.Type {
+	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.HUGETLBFS_MAGIC: // the first two take O_DIRECT and ignore it
 		f.resident = true
 		f.refuse("it is in memory")
 		return
 	}
-	if f.fuse = fs.Type == magicFuse; !direct {
+	if f.fuse = fs.Type == unix.FUSE_SUPER_MAGIC; !direct {
 		return
 	}
 	if f.Cached {
@@ -98,7 +89,8 @@ func (f *file) look(fd int, direct bool) {
 		}
 		f.unit = max(f.unit, uint64(st.Dio_offset_align))
 		f.memory = max(1, uint64(st.Dio_mem_align))
-	case fs.Type != magicExt4 && fs.Type != magicXfs: // these took it long before they could say so (Linux 6.1)
+	case fs.Type != unix.EXT4_SUPER_MAGIC && fs.Type != unix.XFS_SUPER_MAGIC:
+		// Those two took it long before they could say so (Linux 6.1).
 		f.refuse("its file system does not say what O_DIRECT wants")
 		return
 	}
@@ -120,12 +112,9 @@ func (f *file) open(by mover, s *Settings) (openEnds, *errs.Error) {
 	if err != nil {
 		return nothingOpen, trouble("file.open", f.Path, err)
 	}
-	now := card{transport.FileCard{Path: f.Path}}
-	if err := now.identify(fd); err != nil || !now.is(&f.card) {
+	if replaced := f.recognise(fd, "file.open"); replaced != nil {
 		_ = unix.Close(fd)
-		return nothingOpen, errs.New(errs.Stale, "file.open",
-			"%s: another file has got this name since it was opened", f.Path).
-			WithScope(errs.ScopeSlice, errs.SideRemote)
+		return nothingOpen, replaced.WithScope(errs.ScopeSlice, errs.SideRemote)
 	}
 	if f.unit == 0 {
 		if f.look(fd, direct); f.direct.Load() {
@@ -150,6 +139,15 @@ func (f *file) open(by mover, s *Settings) (openEnds, *errs.Error) {
 	}
 	e.handle = handle
 	return e, nil
+}
+
+// recognise refuses a descriptor of another file, which has got the name of this one.
+func (f *file) recognise(fd int, op string) *errs.Error {
+	now := card{transport.FileCard{Path: f.Path}}
+	if err := now.identify(fd); err != nil || !now.is(&f.card) {
+		return errs.New(errs.Stale, op, "%s: another file has got this name since it was opened", f.Path)
+	}
+	return nil
 }
 
 // refuse sends everything through the page cache from now on.

@@ -60,17 +60,22 @@ func (it *item) locate(at uint64) (offset uint64, addr uintptr, n uint64) {
 	return s.Remote + p.RemoteAt[i] + into, s.Local + uintptr(p.LocalAt[i]+into), p.Bytes - into
 }
 
-// run is the longest range of the file, from byte at of the slice on, that one operation can cover.
-func (it *item) run(at, most uint64) (offset, n uint64) {
-	offset, _, n = it.locate(at)
-	for n < most && at+n < it.slice.Length {
-		next, _, more := it.locate(at + n)
+// run is the longest range of the file, from it.at on, that one operation can cover.
+func (it *item) run() (offset, n uint64) {
+	offset, _, n = it.locate(it.at)
+	for n < opMost && it.at+n < it.slice.Length {
+		next, _, more := it.locate(it.at + n)
 		if next != offset+n {
 			break
 		}
 		n += more
 	}
-	return offset, min(n, most)
+	return offset, min(n, opMost)
+}
+
+// over reports whether nothing is under way for the item, and nothing more begins.
+func (it *item) over() bool {
+	return it.flying == 0 && (it.at == it.slice.Length || it.err != nil || it.withdrawn.Load())
 }
 
 // gather fills vectors with the memory of [at, at+n), which is one run, and returns how many it took and how many bytes

@@ -61,7 +61,7 @@ func (o *operation) begin(it *item, b *bounces) bool {
 // next is the range of the file that the next operation of the ring may cover, and whether it goes past the page cache.
 func (it *item) next() (offset, n uint64, direct bool) {
 	unit := it.file.unit
-	offset, n = it.run(it.at, opMost)
+	offset, n = it.run()
 	if direct = it.file.direct.Load(); !direct {
 		return offset, n, false
 	}

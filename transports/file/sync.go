@@ -99,10 +99,8 @@ func (t *base) fdatasync(f *file) (err *errs.Error, lost bool) {
 			return trouble(t.name+".sync", f.Path, err), false
 		}
 		defer unix.Close(fd)
-		now := card{transport.FileCard{Path: f.Path}}
-		if err := now.identify(fd); err != nil || !now.is(&f.card) {
-			return errs.New(errs.Stale, t.name+".sync", "%s: another file has got this name since it was opened",
-				f.Path), false
+		if replaced := f.recognise(fd, t.name+".sync"); replaced != nil {
+			return replaced, false
 		}
 	}
 	if err := retry(func() error { return unix.Fdatasync(fd) }); err != nil {

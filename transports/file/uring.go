@@ -386,11 +386,10 @@ func (u *owner) land(e ring.Event) {
 	o.end(u.bounces)
 	u.spare = append(u.spare, uint16(e.Tag))
 	it.flying--
-	if it.flying > 0 || (it.at < it.slice.Length && it.err == nil && !it.withdrawn.Load()) {
-		return
+	if it.over() {
+		u.t.unqueue(it)
+		u.complete = append(u.complete, it)
 	}
-	u.t.unqueue(it)
-	u.complete = append(u.complete, it)
 }
 
 // errnoOf returns the errno in an event's negative result.
