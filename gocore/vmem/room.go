@@ -99,7 +99,7 @@ func (read Files) hierarchies() (list []hierarchy) {
 			switch {
 			case part[0] == "0" && part[1] == "":
 				unified = part[2]
-			case holds(part[1], "memory"):
+			case holdsMemory(part[1]):
 				legacy, named = part[2], true
 			}
 		}
@@ -111,7 +111,7 @@ func (read Files) hierarchies() (list []hierarchy) {
 			continue
 		}
 		h := hierarchy{unescape(place[4]), unescape(place[3]), unified, what[0] == "cgroup2"}
-		if what[0] == "cgroup" && named && holds(what[2], "memory") {
+		if what[0] == "cgroup" && named && holdsMemory(what[2]) {
 			h.path = legacy
 		} else if !h.unified || unified == "" {
 			continue
@@ -121,7 +121,9 @@ func (read Files) hierarchies() (list []hierarchy) {
 	return list
 }
 
-func holds(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
+func holdsMemory(controllers string) bool {
+	return slices.Contains(strings.Split(controllers, ","), "memory")
+}
 
 // unescape undoes the octal escapes of mountinfo.
 func unescape(s string) string {

@@ -14,7 +14,7 @@ import (
 // end ends links and their goroutines, then copies, and then the rest, once. A device gives no copy back: where one
 // does not end in time, the error names it, and the rest follows behind it, without the caller.
 func (t *copier) end(ctx context.Context, links func(), rest func(context.Context) error) error {
-	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
+	ctx, cancel := access.Bounded(ctx)
 	defer cancel()
 	waits, leave := context.WithCancel(context.Background())
 	defer leave()

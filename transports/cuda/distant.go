@@ -203,7 +203,7 @@ func (d *distant) ticket() access.Token {
 
 // serve answers the owner of the regions that we have mapped.
 func (d *distant) serve(ctx context.Context, kind byte, r *kit.Reader) (answer []byte, err error) {
-	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
+	ctx, cancel := access.Bounded(ctx)
 	defer cancel()
 	switch kind {
 	case callNews:

@@ -219,7 +219,7 @@ func (t *mnnvl) Remap(ctx context.Context, key transport.LocalKey, _ transport.R
 	if r == nil {
 		return kit.NoRegion("mnnvl.remap", key)
 	}
-	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
+	ctx, cancel := access.Bounded(ctx)
 	defer cancel()
 	if r.ordinal < 0 {
 		return t.keepAnew(ctx, r)

@@ -172,7 +172,7 @@ func (t *nvlink) Remap(ctx context.Context, key transport.LocalKey, _ transport.
 	if r == nil {
 		return kit.NoRegion("nvlink.remap", key)
 	}
-	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
+	ctx, cancel := access.Bounded(ctx)
 	defer cancel()
 	if r.ordinal < 0 {
 		return t.keepAnew(ctx, r)

@@ -190,7 +190,7 @@ func (l *link) explain() string {
 // or the error names the copies and the peers that cannot be waited for. Memory from Allocate stays until it is freed.
 func (t *Transport) Close(ctx context.Context) error {
 	return t.life.Close(context.Background(), func() error { // each step is bounded, by ctx or by access.RevokeLimit
-		ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
+		ctx, cancel := access.Bounded(ctx)
 		defer cancel()
 		for number := range t.links.All() {
 			t.Detach(number)

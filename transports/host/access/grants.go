@@ -180,7 +180,7 @@ func (gs *grants) meet(ctx context.Context, g *Grant, claim manifest.Claim) *err
 		gs.p.Host.Refused(transport.RefusedLimit, g.Peer.Address, err)
 		return gs.full("this process has no descriptor or no memory left at the moment")
 	case err != nil:
-		return gs.p.refuses(transport.RefusedHost, g.Peer, err)
+		return gs.p.refuses(g.Peer, err)
 	}
 	offers.Unmap() // it has proved that this is the peer's process; its regions are of no interest here
 	g.process = process
@@ -219,7 +219,7 @@ func (gs *grants) keep(g *Grant) (*Grant, *errs.Error) {
 		return nil, p.failed(errs.CodeOf(err), err)
 	}
 	g.page = page
-	ctx, cancel := Bounded(context.Background(), RevokeLimit)
+	ctx, cancel := Bounded(context.Background())
 	defer cancel()
 	for name, epoch := range p.Shut(g.Peer.ID) {
 		// nobody is inside a page that nobody has: it cannot last

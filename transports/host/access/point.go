@@ -87,7 +87,7 @@ func (p *Point) op(what string) string { return p.Name + "." + what }
 // returns when no copier of the peers (or the one) is inside any more: it needs nobody to answer.
 func (p *Point) Revoke(ctx context.Context, door *kit.Door, name hazard.Region, peer *transport.Peer,
 	epoch transport.Epoch) error {
-	ctx, cancel := Bounded(ctx, RevokeLimit)
+	ctx, cancel := Bounded(ctx)
 	defer cancel()
 	if peer == nil {
 		door.Shut(nil, epoch) // forgets peers that were fenced alone before
@@ -145,10 +145,10 @@ func (p *Point) sayGoodbye(list []*Grant) {
 	calls.Wait()
 }
 
-// Bounded gives a context a deadline where it has none.
-func Bounded(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+// Bounded ends a context without a deadline after RevokeLimit.
+func Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, limit)
+	return context.WithTimeout(ctx, RevokeLimit)
 }

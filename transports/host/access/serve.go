@@ -60,8 +60,8 @@ func (p *Point) rejects(why transport.Refusal, from transport.Peer, e *errs.Erro
 
 // refuses counts a peer that gets no page. The cause is for our log. The peer always hears one text: else a stranger
 // could greet with the numbers of processes to learn which ones there are, and of which users.
-func (p *Point) refuses(why transport.Refusal, from transport.Peer, cause error) *errs.Error {
-	p.Host.Refused(why, from.Address, cause)
+func (p *Point) refuses(from transport.Peer, cause error) *errs.Error {
+	p.Host.Refused(transport.RefusedHost, from.Address, cause)
 	return p.Refusal("the peer does not share memory with this process").
 		WithHint("the peer's log has the reason: another user or container, or its transports/%s/trust", p.Name)
 }
@@ -90,7 +90,7 @@ func scarce(err error) bool {
 
 func (p *Point) hello(ctx context.Context, from transport.Peer, link Token, claim manifest.Claim) ([]byte, error) {
 	if p.Trust != nil && !p.Own(from) {
-		return nil, p.refuses(transport.RefusedHost, from, p.Trust)
+		return nil, p.refuses(from, p.Trust)
 	}
 	g, e := p.grants.admit(ctx, from, link, claim)
 	if e != nil {
