@@ -75,7 +75,7 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 		return 0, mem.Region{}, err
 	}
 	r.rule, r.Peers = rule, rule.peers()
-	r.Name, r.Permission, r.allocated = m.Name, m.Permission, true
+	r.Name, r.Permission = m.Name, m.Permission
 	r.engine = e
 	id, err := e.prepare(r, &m)
 	if err != nil {
@@ -201,7 +201,16 @@ func (e *Engine) mapAnonymous(a *transport.Allocation, node int) (*region, error
 	if !huge {
 		_ = unix.Madvise(mem.Bytes(addr, int(size)), unix.MADV_HUGEPAGE) // fewer faults and TLB misses; a hint
 	}
-	return &region{Region: mem.Region{Addr: addr, Size: a.Size, Location: a.Location, Fd: -1}, mapped: size}, nil
+	return &region{Region: mem.Region{Addr: addr, Size: a.Size, Location: a.Location, Fd: -1},
+		owner: ownMapping(size)}, nil
+}
+
+// ownMapping is the size of a mapping of the engine: whole pages.
+type ownMapping uintptr
+
+// Free implements freer.
+func (size ownMapping) Free(r mem.Region) error {
+	return unix.MunmapPtr(mem.Pointer(r.Addr), uintptr(size))
 }
 
 // unmappable makes the error of an mmap that failed: the limits of address space and of commitments, not of memory.
@@ -242,22 +251,11 @@ func (e *Engine) Allocations() int {
 	return len(e.allocations.byID)
 }
 
-// advance moves a region on in its life, and unmaps it where that was the last step.
+// advance moves a region on in its life, and gives its memory back where that was the last step.
 func (e *Engine) advance(r *region, event regionEvent) {
 	if to, moved := r.life.advance(event); moved && to == regionUnmapped {
-		e.unmap(r)
-	}
-}
-
-// unmap gives the bytes back.
-func (e *Engine) unmap(r *region) {
-	if r.owner != nil {
 		if err := r.owner.Free(r.Region); err != nil {
 			e.log.Warn("free", "region", r.Name, "err", err)
 		}
-		return
-	}
-	if err := unix.MunmapPtr(mem.Pointer(r.Addr), uintptr(r.mapped)); err != nil {
-		e.log.Warn("free", "region", r.Name, "err", err)
 	}
 }

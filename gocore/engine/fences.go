@@ -61,7 +61,7 @@ func (e *Engine) RemapRegion(ctx context.Context, id mem.RegionID, offset, lengt
 	case length == 0 || !mem.Contains(r.Size, offset, length):
 		return errs.New(errs.InvalidArgument, "remap", "%d bytes at offset %d are not inside a region of %d", length,
 			offset, r.Size)
-	case r.allocated:
+	case r.owner != nil:
 		return errs.New(errs.InvalidArgument, "remap", "the region %s is memory of tent, which keeps its pages",
 			r.label()).WithHint("register memory of your own, and map it as you like")
 	case r.lease != nil:

@@ -23,9 +23,7 @@ type region struct {
 	registering registering
 	registered  clock.Time      // when its registration began
 	lent        bool            // to one peer, for its orders; see lending.go
-	allocated   bool            // from Allocate: FreeMemory gives it back
-	mapped      uint64          // bytes of the engine's own mapping: whole pages
-	owner       freer           // of allocated memory; nil: the engine's own mapping
+	owner       freer           // of memory of tent, which takes it back; nil: it is the caller's
 	node        atomic.Int32    // NUMA node plus one, see node.go
 	platform    device.Platform // that has the memory; nil: the host, or nobody could say
 	managed     bool            // the platform moves its pages
@@ -40,7 +38,7 @@ type region struct {
 	life   regionLife
 }
 
-// freer takes back memory that Allocate got from it.
+// freer takes back memory that the engine got from it.
 type freer interface{ Free(mem.Region) error }
 
 // use takes a use for a batch; an error when the region was closed.

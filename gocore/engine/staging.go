@@ -126,13 +126,13 @@ func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
 	used *stagePool) (pool *stagePool, err *errs.Error) {
 	pool = &stagePool{}
 	if used != nil {
-		pool.region = &region{Region: used.region.Region, owner: used.region.owner, mapped: used.region.mapped}
+		pool.region = &region{Region: used.region.Region, owner: used.region.owner}
 		pool.stage = used.stage
 	} else if pool.region, err = e.mapPool(key.node, sizes); err != nil {
 		return nil, err
 	}
 	r := pool.region
-	r.engine, r.allocated = e, true
+	r.engine = e
 	r.Kind, r.Permission = mem.Host, mem.LocalReadWrite
 	rights(r)
 	e.numa.place(r)
