@@ -328,7 +328,7 @@ func CloseSegment(id int64, segment int64) (int64, error) {
 	})
 }
 
-// CloseSegments closes segments, whose numbers are a list in JSON.
+// CloseSegments closes segments by their numbers, a list in JSON.
 func CloseSegments(id int64, segments string) (int64, error) {
 	return on(id, func(e *engine.Engine) (int64, error) {
 		var ids []engine.SegmentID

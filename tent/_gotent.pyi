@@ -55,7 +55,7 @@ class Library(Protocol):
         """CloseSegment closes a segment; closing 0 does nothing."""
 
     def pybind_CloseSegments(self, engine: int, segments: str, /) -> int:
-        """CloseSegments closes segments, whose numbers are a list in JSON."""
+        """CloseSegments closes segments by their numbers, a list in JSON."""
 
     def pybind_Commit(self, engine: int, builder: int, note: int, /) -> int:
         """Commit submits a builder's transfer, all or nothing, and returns its batch. note is the address of a
