@@ -382,14 +382,8 @@ class Transfer:
             return
         state = self._state()
         completed = state == COMPLETED
-        outcome = Outcome(
-            self.bytes,
-            self._elapsed_ns(),
-            self._summary(),
-            {} if completed else self._failure(),
-            [] if completed else self._failed_tasks(),
-        )
-        self._take(state, outcome)
+        failure, failed = ({}, []) if completed else (self._failure(), self._failed_tasks())
+        self._take(state, Outcome(self.bytes, self._elapsed_ns(), self._summary(), failure, failed))
 
     def _take(self, state: int, outcome: Outcome) -> Outcome:
         self._at, self._states, self._outcome, self._keep = state, _STATES, outcome, None
