@@ -205,19 +205,22 @@ func (e *Engine) filePeer(made *transport.FileCard, durability request.Durabilit
 }
 
 // importFile has the transports open the file now, where the caller waits for its disk anyway, and not with the first
-// transfer. One that cannot is asked again then, and its reason is that of the plan.
+// transfer. One that does not take it is not asked again, one that could not is, and its reason is that of the plan.
 func (p *peer) importFile() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	links, remote := *p.links.Load(), p.regions.Load().byID[fileRegion]
+	remote.refused = map[int]string{}
 	for i, port := range p.engine.ports {
 		descriptor := remote.descriptors[port.name]
 		if links[i].id == 0 || len(descriptor) == 0 || remote.keys[i] != 0 {
 			continue
 		}
-		if key, err := port.transport.Import(links[i].link, descriptor); err == nil {
-			remote.keys[i] = key
+		key, err := port.transport.Import(links[i].link, descriptor)
+		if errs.CodeOf(err) == errs.NotImplemented {
+			remote.refused[i] = err.Error()
 		}
+		remote.keys[i] = key
 	}
 }
 

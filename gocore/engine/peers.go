@@ -69,8 +69,9 @@ type remoteTable struct {
 // remoteRegion is one region of a peer, with the plans that were made for it.
 type remoteRegion struct {
 	*segment.Region
-	keys        []transport.RemoteKey // by transport; guarded by peer.mu, as the next
+	keys        []transport.RemoteKey // by transport; guarded by peer.mu, as the next two
 	descriptors map[string]transport.Descriptor
+	refused     map[int]string // by transport: why it does not take this file
 	plans       atomic.Pointer[[]plannedFrom]
 }
 
@@ -403,7 +404,9 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 		c := plan.Candidate{Transport: uint8(i), Info: &port.info, Link: links[i].id, Disabled: links[i].why,
 			LocalKey: local.key(i), NotHere: local.whyNot(port), SameHost: p.sameHost(), Self: p.identity.Self}
 		if descriptor := remote.descriptors[port.name]; c.Link != 0 && len(descriptor) > 0 {
-			if remote.keys[i] == 0 {
+			if why, is := remote.refused[i]; is {
+				c.Disabled = why
+			} else if remote.keys[i] == 0 {
 				key, err := port.transport.Import(links[i].link, descriptor)
 				if err != nil {
 					c.Disabled = err.Error()

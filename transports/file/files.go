@@ -76,7 +76,7 @@ func (f *file) look(fd int, direct bool) {
 		return
 	}
 	if f.Cached {
-		f.refuse("it was opened with cached=True")
+		f.refuse(isCached)
 		return
 	}
 	var st unix.Statx_t
@@ -149,6 +149,8 @@ func (f *file) recognise(fd int, op string) *errs.Error {
 	}
 	return nil
 }
+
+const isCached = "it was opened with cached=True"
 
 // refuse sends everything through the page cache from now on.
 func (f *file) refuse(reason string) {
@@ -240,6 +242,12 @@ func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.
 	t.mu.Unlock()
 	if known != nil {
 		return known.key, nil
+	}
+	if f.Cached && t.mover.straight() {
+		f.refuse(isCached)
+		if err := t.mover.suits(f); err != nil {
+			return 0, err // without opening it
+		}
 	}
 	e, err := t.openApart("import", f)
 	if err != nil {
