@@ -33,6 +33,9 @@ var _ Service = (*Etcd)(nil)
 
 const network = "tcp" // of members
 
+// answerMax bounds an answer, of which the client takes 2 GiB. Members take requests of 1.5 MiB.
+const answerMax = 4 << 20
+
 // explainLimit bounds the look for the cause of a failure.
 const explainLimit = 200 * time.Millisecond
 
@@ -40,7 +43,8 @@ const explainLimit = 200 * time.Millisecond
 // user is known to the members by a token, which is asked for here, for limit at most.
 func NewEtcd(addresses []string, access Access, limit time.Duration) (*Etcd, error) {
 	c := etcd.Config{Endpoints: addresses, Logger: zap.NewNop(), Username: access.User,
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, DialTimeout: limit}
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, DialTimeout: limit,
+		MaxCallRecvMsgSize: answerMax}
 	var err error
 	if c.Password, err = access.password(); err != nil {
 		return nil, err

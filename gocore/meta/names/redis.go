@@ -86,6 +86,7 @@ func NewRedis(address string, access Access) (*Redis, error) {
 	options.PoolSize, options.MaxRetries, options.DialerRetries, options.ContextTimeoutEnabled = 2, 1, 1, true
 	options.DialTimeout, options.ReadTimeout, options.WriteTimeout = limitMax, limitMax, limitMax
 	options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	options.Dialer = bounded(redis.NewDialer(options))
 	return &Redis{redis.NewClient(options), options.Addr}, nil
 }
 
