@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -98,7 +99,7 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer,
 		shown security.Proof
 	}
 	reply, err := call(ctx, c, "control.describe", peer, func(ctx context.Context, k *conn) (answer, error) {
-		reply, err := k.stub.Describe(ctx, request)
+		reply, err := k.stub.Describe(ctx, request, grpc.MaxCallRecvMsgSize(descriptionMax))
 		return answer{reply, k.shown}, err
 	})
 	if err != nil {
@@ -292,7 +293,7 @@ func (c *Client) explain(ctx context.Context, op, address string, err error) err
 	if ctx.Err() != nil {
 		return ended(ctx, op, address)
 	}
-	text := status.Convert(err).Message()
+	text := errs.Printable(status.Convert(err).Message(), faultTextMax) // perhaps of the peer, or of a stranger
 	e := errs.New(errs.RpcServiceError, op, "%s", text).WithScope(errs.ScopeLink, errs.SideRemote).
 		OfPeer(address)
 	e.Err = err

@@ -82,6 +82,7 @@ type Options struct {
 
 const (
 	descriptionMax     = 64 << 20 // bytes of a Describe answer
+	answerMax          = 4 << 20  // bytes of any other; the longest of ours has news of 65,536 regions, 1.4 MB
 	overhead           = 4 << 10  // bytes of a request beside its message
 	streamsMax         = 32       // calls at once on one connection
 	identityMax        = 255      // bytes of a name, an address or a machine id

@@ -237,7 +237,7 @@ func (c *Client) grpcOptions(once chan net.Conn) []grpc.DialOption {
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // TLS is below
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * c.options.HandshakeTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: keepalivePatience}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(descriptionMax)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerMax)), grpc.WithMaxHeaderListSize(headersMax),
 		grpc.WithReadBufferSize(readBuffer), grpc.WithWriteBufferSize(writeBuffer),
 		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
 	}
@@ -372,7 +372,7 @@ func begun(first []byte) bool {
 func quoted(first []byte) string {
 	line, _, _ := bytes.Cut(first, []byte("\n"))
 	if bytes.HasPrefix(line, []byte("HTTP/1")) {
-		return "an HTTP server (" + string(bytes.ToValidUTF8(bytes.TrimSpace(line), nil)) + ")"
+		return "an HTTP server (" + errs.Printable(string(bytes.TrimSpace(line)), firstMax) + ")"
 	}
 	const shown = 24
 	return "its first bytes are " + quote(line[:min(len(line), shown)])

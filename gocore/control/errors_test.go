@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -246,6 +248,38 @@ func TestTextsOfPeersAreHarmless(t *testing.T) {
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "\x1b")
 	require.NotContains(t, err.Error(), "\n")
+}
+
+// A peer's errors beside its faults, and the first line of another server, are as harmless.
+func TestErrorsOfForeignServersAreHarmless(t *testing.T) {
+	checkLeaks(t)
+	const evil = "\x1b[2J\nWARNING fine"
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	for _, text := range []string{evil, strings.Repeat("x", 4*faultTextMax)} {
+		err := a.client.explain(within(t), "test", b.self.Address, status.Error(codes.Unavailable, text))
+		require.NotContains(t, err.Error(), "\x1b")
+		require.NotContains(t, err.Error(), "\n")
+		require.Less(t, len(err.Error()), 2*faultTextMax)
+	}
+	web := refusal(t, stranger(t, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 \x1b[2J 200\r\n\r\n") }),
+		errs.Protocol)
+	require.Contains(t, web, "an HTTP server (HTTP/1.1 \uFFFD[2J 200)")
+}
+
+// A peer that answers a call with more than any answer of ours has does not make its caller hold it.
+func TestAnswersAreBounded(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	size := answerMax / 2
+	b.serve = func(context.Context, transport.Peer, string, []byte) ([]byte, error) { return make([]byte, size), nil }
+	peer := open(t, a, b)
+	answer, err := a.client.Call(within(t), peer, "tcp", nil)
+	require.NoError(t, err)
+	require.Len(t, answer, size)
+	size = answerMax
+	_, err = a.client.Call(within(t), peer, "tcp", nil)
+	require.Equal(t, errs.RpcServiceError, errs.CodeOf(err))
+	require.ErrorContains(t, err, "larger than max")
 }
 
 // An engine under attack closes connections during their handshake. An honest client comes again at once.
