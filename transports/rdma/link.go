@@ -326,7 +326,8 @@ func (l *link) leave(ctx context.Context) {
 		_ = r.quieten(r.broken()) // bury tries again, and waits for it
 	}
 	goodbye := message(kindDetach, uint64(l.number))
-	for pause := 10 * time.Millisecond; !l.dead.Load(); pause = min(2*pause, time.Second) {
+	begin := time.Now()
+	for pause := 10 * time.Millisecond; !l.dead.Load(); {
 		within, cancel := context.WithTimeout(ctx, silence)
 		_, err := l.t.host.Call(within, l.peer, goodbye)
 		cancel()
@@ -338,6 +339,7 @@ func (l *link) leave(ctx context.Context) {
 			l.t.closing.Store(l, true)
 			return
 		}
+		pause = min(2*pause, max(time.Second, kit.Patience(time.Since(begin))))
 	}
 	for _, r := range l.list() {
 		r.bury(true)

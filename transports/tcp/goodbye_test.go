@@ -14,6 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // neighbours are two endpoints in this process, the first attached to the second.
@@ -206,6 +207,27 @@ func TestADetachedLinkAsksUntilItHasAnAnswer(t *testing.T) {
 		require.Eventually(t, func() bool { return !attached() }, 5*time.Second, time.Millisecond)
 		require.Equal(t, make([]byte, size), memory, "it has its end")
 	}
+}
+
+// TestADetachedLinkAsksEverLessOften: its peer may never answer, and there may be any number of such. An answer that
+// can be had again comes no later than a sixteenth of the outage.
+func TestADetachedLinkAsksEverLessOften(t *testing.T) {
+	l := newTestEndpoint(t, Settings{}).tr.(*Transport).newLink(visitor)
+	lane := &initiatorLane{}
+	lane.life.init(stateInDoubt, &initiatorMoves)
+	l.lanes[1] = lane
+	begin := clock.Now()
+	l.state, l.leaveBy = linkLeaving, begin
+	asked := 0
+	for now := begin; now < begin.Add(24*time.Hour); asked++ {
+		next := l.resolve(now)
+		require.LessOrEqual(t, next.Sub(now), max(askMax, kit.Patience(now.Sub(begin))))
+		now = next
+	}
+	require.Less(t, asked, 24*60*2+200)
+	l.state = linkTrying
+	due := l.askDue
+	require.LessOrEqual(t, l.resolve(due).Sub(due), askMax, "a link that is needed asks on")
 }
 
 // TestALaneMayEndWhileItsGoodbyeIsWritten: the socket is full, its peer ends, and a worker closes the lane. For the

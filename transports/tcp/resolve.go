@@ -7,12 +7,13 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Intervals between questions that got no answer.
 const (
 	askMin = 20 * time.Millisecond
-	askMax = 500 * time.Millisecond
+	askMax = 500 * time.Millisecond // of a link that is needed; see kit.Patience
 )
 
 // frame is a question that waits for an answer.
@@ -80,7 +81,11 @@ func (l *link) resolve(now clock.Time) clock.Time {
 	if l.known && !l.calling && (sent == 0 || l.askTries >= 2) {
 		l.callPeer(l.question(), l.answerCame)
 	}
-	l.askDue = now.Add(min(askMin<<min(l.askTries, 10), askMax))
+	pause := min(askMin<<min(l.askTries, 10), askMax)
+	if l.state == linkLeaving {
+		pause = max(pause, kit.Patience(now.Sub(l.leaveBy)))
+	}
+	l.askDue = now.Add(pause)
 	l.askTries++
 	return l.askDue
 }
