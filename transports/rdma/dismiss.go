@@ -147,7 +147,7 @@ func (g *guest) closeLanes(r *guestRail, which func(*guestLane) bool) (failed er
 		if !which(l) {
 			continue
 		}
-		if err := l.device.endPair(l.pair, l.in, guestRequests); err != nil {
+		if err := l.device.endGuestPair(l, g.key.id); err != nil {
 			failed = err
 			continue
 		}

@@ -310,7 +310,7 @@ func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 		}); err != nil {
 			return nil, err
 		}
-		pair, in, err := d.newPair(verbs.Room{Requests: guestRequests})
+		pair, in, err := d.guestPair(g.peer)
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // A connection may wait seconds for a link address. Neither other rails nor a fence wait with it, and of the calls that
@@ -86,4 +87,23 @@ func TestACallThatGoesTwoWaysIsCarriedOutOnce(t *testing.T) {
 	require.Contains(t, ask(1), "a call of before")
 	require.Equal(t, "\x03", ask(3))
 	require.Contains(t, ask(0), "a call of before", "no call has this turn")
+}
+
+// TestGuestsLeaveQueuePairsToOthers: a device has a number of them, also for other processes of the host.
+func TestGuestsLeaveQueuePairsToOthers(t *testing.T) {
+	var p guestPairs
+	one, two := transport.NumberedID(1), transport.NumberedID(2)
+	const most = pairsPerPeer + 1
+	for range pairsPerPeer {
+		require.True(t, p.take(one, most))
+	}
+	require.False(t, p.take(one, most))
+	require.True(t, p.take(two, most))
+	require.False(t, p.take(two, most), "all together")
+	p.give(one)
+	require.True(t, p.take(two, most))
+	for range 2 {
+		p.give(two)
+	}
+	require.NotContains(t, p.ofPeer, two)
 }

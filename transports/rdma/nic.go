@@ -56,6 +56,7 @@ type device struct {
 	uses    int                        // queue pairs and registrations
 	free    []int                      // numbers of lanes that were given back
 	unended map[*verbs.Pair]clock.Time // the first try to end a pair, of a row that all failed
+	guests  guestPairs
 
 	pollMu sync.Mutex // held by the one goroutine that takes completions; a rail's mutex is taken under it
 	store  store
