@@ -221,6 +221,13 @@ def test_parts_join_in_any_order_and_incomplete_messages_are_bounded(
     for i in range(2 * messages._AGENTS_MOST):  # made-up names fill nothing
         joiner.take([note(messages.parts(f"agent{i}", whole[1])[0])])
     assert len(joiner._open) <= messages._AGENTS_MOST + 1
+    monkeypatch.setattr(messages, "_ALL_MOST", 2 << 20)  # however many names their sender takes
+    for i in range(100):
+        joiner.take([note(messages.parts(f"agent{i}", whole[1])[0])])
+        held = [begun.bytes for begun in joiner._open.values()]
+        assert joiner._bytes == sum(held) and (i == 0 or sum(held) <= 2 << 20)
+    for i in range(100):
+        joiner.forget(f"agent{i}")
     for broken in (b"agent\0", b"agent\0" + bytes(3), b"agent\0" + messages._TAIL.pack(1, 5, 5)):
         assert joiner.take([note((broken, b"x"))]) == {}
     # A part that says another number of parts than those before it is none of the message.

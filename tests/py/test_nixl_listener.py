@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import socket
 import threading
+import types
 import weakref
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from nixl_agents import Agents
 
 import tent
 from tent.compat import nixl
-from tent.compat.nixl import agent, listener
+from tent.compat.nixl import agent, listener, seldom
 
 pytestmark = pytest.mark.adapters
 
@@ -118,3 +120,67 @@ def test_a_stranger_takes_no_agent_away_where_security_is_on(agents: Agents, tmp
     listener.ask("127.0.0.1", one._listener.port, "forget", known)
     with pytest.raises(nixl.nixlNotFoundError):
         one.make_connection("two")
+
+
+def test_all_requests_together_have_a_bound() -> None:
+    shared = listener._Bytes()
+    first, second, third = (listener._Room(shared) for _ in range(3))
+    for _ in range(2):
+        first.take((listener._EACH + listener.LONGEST) // 2)
+    second.take(listener._EACH)
+    with pytest.raises(ValueError, match="other long requests"):
+        second.take(1)
+    for room in (first, second):
+        room.close()
+    third.take(listener._EACH + listener.LONGEST)
+    third.close()
+    assert shared._left == listener.LONGEST
+
+
+def test_a_request_is_not_told_what_was_found_at_an_address(agents: Agents, caplog: pytest.LogCaptureFixture) -> None:
+    one, other = agents("one", enable_listen_thread=True, listen_port=0), agents("other")
+    host, metadata = other.engine.address.rpartition(":")[0], other.get_agent_metadata()
+    other.close()
+    with pytest.raises(nixl.nixlBackendError, match=r"refused: the log there says why$"):
+        listener.ask(host, one._listener.port, "send", metadata)
+    assert "nobody listens at" in caplog.text
+    with pytest.raises(nixl.nixlBackendError, match="not that of an agent of tent"):
+        listener.ask(host, one._listener.port, "send", b"[" * (1 << 20))
+
+
+def test_few_agents_stay_that_came_by_a_socket_and_are_silent(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_SILENT_MOST", 2)
+    port = agents("a", enable_listen_thread=True, listen_port=0)._listener
+
+    class Stand:
+        def __init__(self) -> None:
+            self.answering = {b"well"}
+            self.removed: list[bytes] = []
+
+        def check_remote_metadata(self, name: bytes) -> bool:
+            return name in self.answering
+
+        def remove_remote_agent(self, name: bytes) -> None:
+            self.removed.append(name)
+
+    stand = Stand()
+    for name in (b"0", b"1", b"well", b"2", b"3"):
+        port._added(stand, name)
+    assert stand.removed == [b"0", b"1"]
+    stand.answering.add(b"2")  # meanwhile
+    port._added(stand, b"4")
+    assert stand.removed == [b"0", b"1"]
+
+
+def test_lines_that_others_can_cause_are_seldom(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [5.0]
+    monkeypatch.setattr(seldom, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    warn = seldom.Seldom(logging.getLogger("tent.compat.nixl"), logging.WARNING)
+    with caplog.at_level(logging.WARNING, "tent.compat.nixl"):
+        for i in range(10):
+            warn("line %d", i)
+        now[0] += seldom.PAUSE
+        warn("line %d", 10)
+    assert caplog.messages == ["line 0", "line 10 (9 more such lines were left out)"]

@@ -4,6 +4,9 @@ A frame is the length of its text, four bytes, then the text: "send", "fetch" or
 The answer has the same form: "ok" or "no", a line feed, metadata or a reason. Metadata has no secrets, and an engine is
 let in by its key alone, so this is no way around the security of the engine. With security on, no request takes an
 agent away that lives: a socket does not prove that the agent sent it.
+
+Anybody may reach the port. So requests have bounds in number, bytes and time, of the agents that they name few stay
+that do not answer, and no answer says why an address gave no agent.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import struct
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from ..._text import shown
 from .errors import nixlBackendError, nixlInvalidParamError, nixlNotSupportedError
+from .seldom import Seldom
 
 if TYPE_CHECKING:
     from .agent import nixl_agent
@@ -29,6 +34,8 @@ LIMIT = 5.0  # seconds for a whole exchange
 LONGEST = 64 << 20  # bytes of a frame
 _PAUSE = 1.0  # seconds, after a connection that could not be accepted
 _AT_ONCE = 16  # connections that are served at a time
+_EACH = 4 << 20  # bytes that a request may always have; those beyond are of one room for all, of LONGEST
+_SILENT_MOST = 64  # agents from sockets that did not answer
 
 _LENGTH = struct.Struct("!I")
 
@@ -44,6 +51,10 @@ class Listener:
         settings = agent.engine.config
         self._secured = any(settings[f"security/{key}"].value for key in ("cluster_key", "cert"))
         self._room = threading.BoundedSemaphore(_AT_ONCE)
+        self._bytes = _Bytes()
+        self._lock = threading.Lock()
+        self._silent: OrderedDict[bytes, None] = OrderedDict()  # agents that did not answer, the oldest first
+        self._warn = Seldom(logger, logging.WARNING)
         self._closed = threading.Event()
         try:
             self._socket = socket.create_server((host, port), family=_family(host))
@@ -71,19 +82,22 @@ class Listener:
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
+        room = _Room(self._bytes)
         try:
             with connection:
                 over = time.monotonic() + LIMIT
-                word, _, metadata = _received(connection, over).partition(b"\n")
+                word, _, metadata = _received(connection, over, room).partition(b"\n")
                 try:
                     answer = b"ok\n" + self._done(word, metadata)
                 except Exception as error:
-                    logger.warning("metadata from a socket was refused: %s", error)
-                    answer = b"no\n" + str(error).encode()
+                    self._warn("metadata from a socket was refused: %s", shown(str(error)))
+                    told = error if isinstance(error, (ValueError, nixlInvalidParamError)) else "the log there says why"
+                    answer = b"no\n" + str(told).encode()
                 _send(connection, answer, over)
         except (OSError, ValueError):
             pass  # the other side went away, or spoke another language
         finally:
+            room.close()
             self._room.release()
 
     def _done(self, word: bytes, metadata: bytes) -> bytes:
@@ -100,10 +114,23 @@ class Listener:
                 "remove_remote_agent(), or replaced when it has ended"
             )
         if word == b"send":
-            agent.add_remote_agent(metadata)
+            self._added(agent, agent.add_remote_agent(metadata))
         else:
             agent.forget_agent(metadata)
         return b""
+
+    def _added(self, agent: nixl_agent, name: bytes) -> None:
+        """Notes an agent that is known now and does not answer. It may stand still for a moment; of too many the oldest
+        is forgotten, for anybody may name addresses at which nobody is."""
+        if agent.check_remote_metadata(name):
+            return
+        with self._lock:
+            self._silent[name] = None
+            if len(self._silent) <= _SILENT_MOST:
+                return
+            oldest, _ = self._silent.popitem(last=False)
+        if not agent.check_remote_metadata(oldest):
+            agent.remove_remote_agent(oldest)
 
     def close(self) -> None:
         """Listens no more. Again: no effect."""
@@ -126,7 +153,7 @@ def ask(host: str, port: int, word: str, metadata: bytes) -> bytes | None:
     try:
         with socket.create_connection((host, port), LIMIT) as connection:
             _send(connection, word.encode() + b"\n" + metadata, over)
-            kind, _, answer = _received(connection, over).partition(b"\n")
+            kind, _, answer = _received(connection, over, _Room(_Bytes())).partition(b"\n")
     except (OSError, ValueError) as error:
         logger.warning("no agent of tent answers at %s:%s: %s; it needs enable_listen_thread=True", host, port, error)
         return None
@@ -140,20 +167,57 @@ def _send(connection: socket.socket, frame: bytes, over: float) -> None:
     connection.sendall(_LENGTH.pack(len(frame)) + frame)
 
 
-def _received(connection: socket.socket, over: float) -> bytes:
-    (n,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, over))
+class _Bytes:
+    """The room that requests share which are longer than most."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left = LONGEST
+
+    def take(self, n: int) -> None:
+        with self._lock:
+            if n > self._left:
+                raise ValueError("other long requests are under way")
+            self._left -= n
+
+    def give(self, n: int) -> None:
+        with self._lock:
+            self._left += n
+
+
+class _Room:
+    """The room that one request takes."""
+
+    def __init__(self, shared: _Bytes) -> None:
+        self._shared = shared
+        self._own = _EACH  # bytes of it that are left
+        self._taken = 0
+
+    def take(self, n: int) -> None:
+        self._own -= n
+        if (more := -self._own - self._taken) > 0:
+            self._shared.take(more)
+            self._taken += more
+
+    def close(self) -> None:
+        self._shared.give(self._taken)
+
+
+def _received(connection: socket.socket, over: float, room: _Room) -> bytes:
+    (n,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, over, room))
     if n > LONGEST:
         raise ValueError(f"a frame of {n} bytes is longer than {LONGEST}")
-    return _exactly(connection, n, over)
+    return _exactly(connection, n, over, room)
 
 
-def _exactly(connection: socket.socket, n: int, over: float) -> bytes:
+def _exactly(connection: socket.socket, n: int, over: float, room: _Room) -> bytes:
     data = bytearray()
     while len(data) < n:
         connection.settimeout(_left(over))
         piece = connection.recv(min(n - len(data), 1 << 20))
         if not piece:
             raise ValueError("the connection ended early")
+        room.take(len(piece))
         data += piece
     return bytes(data)
 

@@ -15,8 +15,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ..._text import shown
 from ...moving import MESSAGE_MAX
 from .errors import nixlInvalidParamError
+from .seldom import Seldom
 
 if TYPE_CHECKING:
     from ...records import Notification
@@ -27,6 +29,7 @@ LONGEST = 16 << 20  # bytes of a message
 NAME_MAX = 128  # bytes of an agent's name
 
 _JOINED_MOST = 16 * LONGEST  # bytes of one agent's messages that may be incomplete at a time
+_ALL_MOST = 2 * _JOINED_MOST  # and of all agents': a peer may take many names
 _PART_COST = 1024  # bytes that a part counts beside its own, so that empty ones are bounded too
 _AGENTS_MOST = 1024  # with incomplete messages
 _TAIL = struct.Struct("=QII")  # message, part, parts
@@ -53,7 +56,7 @@ def checked_name(name: str) -> str:
         data = _MARK
     if not 1 <= len(data) <= NAME_MAX or _MARK in data:
         raise nixlInvalidParamError(
-            f"the agent's name is {name!r}: 1 to {NAME_MAX} bytes of UTF-8 without a zero byte are needed"
+            f"the agent's name is {shown(name)}: 1 to {NAME_MAX} bytes of UTF-8 without a zero byte are needed"
         )
     return name
 
@@ -101,6 +104,8 @@ class Joiner:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: OrderedDict[Sender, _Incomplete] = OrderedDict()
+        self._bytes = 0  # of all of them
+        self._dropped = Seldom(logger, logging.ERROR)
 
     def take(self, notes: Iterable[Notification]) -> dict[str, list[bytes]]:
         """The messages that are whole now, by the name of their agent."""
@@ -116,40 +121,56 @@ class Joiner:
 
     def _join(self, agent: str, peer: str, tail: bytes, data: bytes) -> bytes | None:
         if len(tail) != _TAIL.size:
-            logger.error("a notification of %s at %s is no part of a message: it is dropped", agent, peer)
+            self._dropped("a notification of %s at %s is no part of a message: it is dropped", agent, peer)
             return None
         number, part, n = _TAIL.unpack(tail)
         if not part < n <= LONGEST // MESSAGE_MAX:
-            logger.error("part %d of %d of a notification of %s at %s is dropped", part, n, agent, peer)
+            self._dropped("part %d of %d of a notification of %s at %s is dropped", part, n, agent, peer)
             return None
-        begun = self._open.setdefault((agent, peer), _Incomplete())
+        sender = agent, peer
+        begun = self._open.setdefault(sender, _Incomplete())
         whole, found = begun.messages.setdefault(number, (n, {}))
         if whole != n:
-            logger.error(
+            self._dropped(
                 "part %d of %d of a notification of %s at %s is dropped: it has %d", part, n, agent, peer, whole
             )
             return None
+        before = begun.bytes
         begun.put(number, part, data)
+        self._bytes += begun.bytes - before
         if len(found) == n:
-            begun.pop(number)
-            if not begun.messages:
-                del self._open[agent, peer]
+            self._pop(sender, number)
             return b"".join(found[i] for i in range(n))
         while begun.bytes > _JOINED_MOST:
-            oldest = next(iter(begun.messages))
-            logger.error(
-                "a notification of %s at %s is dropped: %d of its parts came, and there are more than %d MiB of such",
-                agent,
-                peer,
-                len(begun.pop(oldest)),
-                _JOINED_MOST >> 20,
-            )
+            self._drop(sender)
+        while self._bytes > _ALL_MOST:
+            self._drop(max(self._open, key=lambda sender: self._open[sender].bytes))
         if len(self._open) > _AGENTS_MOST:
-            self._open.popitem(last=False)
+            self._bytes -= self._open.popitem(last=False)[1].bytes
         return None
+
+    def _pop(self, sender: Sender, number: int) -> dict[int, bytes]:
+        """Takes a message out, and returns its parts. The caller holds the lock."""
+        begun = self._open[sender]
+        before = begun.bytes
+        found = begun.pop(number)
+        self._bytes -= before - begun.bytes
+        if not begun.messages:
+            del self._open[sender]
+        return found
+
+    def _drop(self, sender: Sender) -> None:
+        """Drops the oldest message of an agent. The caller holds the lock."""
+        found = self._pop(sender, next(iter(self._open[sender].messages)))
+        self._dropped(
+            "a notification of %s at %s is dropped: %d of its parts came, and there is more of such than there is "
+            "room for",
+            *sender,
+            len(found),
+        )
 
     def forget(self, agent: str) -> None:
         """Drops the incomplete messages of an agent that is gone."""
         with self._lock:
             for key in [key for key in self._open if key[0] == agent]:
-                del self._open[key]
+                self._bytes -= self._open.pop(key).bytes

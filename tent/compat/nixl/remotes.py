@@ -181,7 +181,7 @@ def parsed(metadata: bytes | str) -> dict[str, str]:
         fields = json.loads(metadata)
         if fields["form"] != _FORM or not all(isinstance(fields[k], str) for k in ("name", "life", "engine")):
             raise ValueError
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise nixlInvalidParamError(
             "the metadata is not that of an agent of tent: the other side runs the real NIXL, or another version"
         ) from None
