@@ -205,7 +205,7 @@ def told(text: str) -> list[Step]:
             Step(f"back {printable(step['name'])}", step["ok"], printable(step["found"]), printable(step["cure"]))
             for step in json.loads(text)
         ]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return []
 
 
@@ -245,7 +245,7 @@ class Answerer:
 
     def _steps(self, address: str) -> Iterator[Step]:
         try:
-            peer = self._engine.open(address, timeout=CONNECT_S)
+            peer = self._engine.open_peer(address, timeout=CONNECT_S)  # a peer's word: it could name a file
         except (tent.TentError, TimeoutError) as error:
             cure = "give the side that asks an rpc_server_hostname that this peer reaches"
             yield Step("control plane", False, f"{address} cannot be opened from there: {error}", cure)

@@ -34,7 +34,15 @@ _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 Labels = frozenset[tuple[str, str]]
 
 # An address of nobody, another program, or one that answers like an engine and is none.
-NO_ENGINE = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, OverflowError)
+NO_ENGINE = (
+    OSError,
+    http.client.HTTPException,
+    ValueError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 @dataclass

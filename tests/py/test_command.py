@@ -182,8 +182,17 @@ def test_doctor_names_the_first_step_that_fails(target: str, step: str, words: s
 def test_an_answer_of_a_peer_that_is_none_is_no_answer() -> None:
     step = {"name": "over tcp", "ok": True, "found": "\x1b[2J", "cure": "", "of a later version": 1}
     assert pair.told(json.dumps([step])) == [pair.Step("back over tcp", True, "?[2J", "")]
-    for wrong in ("", "[{", "7", "[7]", '[{"name": "x"}]', '[{"name": 7, "ok": true, "found": "", "cure": ""}]'):
+    deep = "[" * pair.ANSWER_BYTES
+    for wrong in ("", "[{", "7", "[7]", deep, '[{"name": "x"}]', '[{"name": 7, "ok": true, "found": "", "cure": ""}]'):
         assert pair.told(wrong) == []
+
+
+def test_a_peer_that_calls_itself_a_file_has_none_opened(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(bytes(4096))
+    with tent.Engine() as engine, pair.Answerer(engine) as answerer:
+        (step,) = answerer._steps(f"file://{path}")
+        assert (step.name, step.ok) == ("control plane", False) and "is not another engine" in step.found
 
 
 def test_a_long_name_of_a_step_stands_apart_from_its_words() -> None:
