@@ -47,11 +47,12 @@ func (e *Engine) lateNotes(now clock.Time) {
 
 // notTaken is the error of a notification that was late; why is the error of its last try, nil if there is none.
 func notTaken(p *peer, why *errs.Error) *errs.Error {
-	text := "the peer did not take the notification in time"
+	text := "the peer did not confirm the notification in time"
 	if why != nil {
 		text += ": " + why.Cause
 	}
-	return errs.New(errs.Timeout, "notify", "%s", text).OfPeer(p.identity.Address)
+	return errs.New(errs.Timeout, "notify", "%s", text).OfPeer(p.identity.Address).
+		WithHint("the peer may not read its notifications: its notification_queue is full then")
 }
 
 // cancelNote ends a batch that waits for its notification, and reports whether it did. The caller holds e.mu.

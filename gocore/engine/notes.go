@@ -67,8 +67,10 @@ func newNotes(limit, bytesMax int, connected func(transport.ID) bool) (*notes, e
 		last: make(map[transport.ID]*sender)}, err
 }
 
-// take decodes a message and queues its new notifications: all of them, or none, with an error for the sender. From
-// names the sender as the control plane or a transport knows it, not as the message does.
+// take decodes a message and queues its new notifications. Where some find no room it queues those before them and
+// returns an error, and the sender repeats the message: a queue that other senders keep full has room for one at some
+// time, and for many perhaps never. From names the sender as the control plane or a transport knows it, not as the
+// message does.
 func (q *notes) take(from transport.Peer, message []byte) error {
 	list, numbers, err := decodeNotes(message, from.Address)
 	if err != nil {
@@ -93,26 +95,30 @@ func (q *notes) take(from transport.Peer, message []byte) error {
 	if len(list) == 0 {
 		return nil // all of it was taken before; the acknowledgement was lost
 	}
-	bytes := 0
-	for i := range list {
-		list[i].from = s
-		bytes += list[i].cost
+	taken, bytes := 0, 0
+	for taken < len(list) {
+		if err = q.room(s, taken+1, bytes+list[taken].cost); err != nil {
+			q.refused++
+			break
+		}
+		list[taken].from = s
+		bytes += list[taken].cost
+		taken++
 	}
-	if err := q.room(s, len(list), bytes); err != nil {
-		q.refused++
+	if taken == 0 {
 		return err
 	}
-	s.number = numbers[len(numbers)-1]
-	s.waits += len(list)
+	s.number = numbers[taken-1]
+	s.waits += taken
 	s.bytes += bytes
 	q.bytes += bytes
-	q.taken += uint64(len(list))
+	q.taken += uint64(taken)
 	if q.waits() == 0 {
 		q.signal.raise()
 	}
-	q.queue = append(q.queue, list...)
+	q.queue = append(q.queue, list[:taken]...)
 	q.came.wake()
-	return nil
+	return err
 }
 
 // close closes the descriptor. Notifications that wait may still be taken, and no call waits for others.
@@ -125,11 +131,11 @@ func (q *notes) close() {
 }
 
 // room reports by an error that the notifications find no room. A sender with nothing in the queue needs not look at
-// its own share, and an empty queue takes any message: one that is larger would never find room.
+// its own share, and an empty queue takes any notification: one that is larger would never find room.
 func (q *notes) room(s *sender, n, bytes int) error {
 	var cause string
 	switch {
-	case q.waits() == 0:
+	case q.waits() == 0 && n == 1:
 		return nil
 	case q.waits()+n > q.limit:
 		cause = fmt.Sprintf("the notification queue of %d is full", q.limit)

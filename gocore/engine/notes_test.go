@@ -50,14 +50,18 @@ func TestNotificationsAreTakenOnceInOrderWhicheverWayTheyCome(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c", "x"}, read(q, 10))
 }
 
-func TestAFullQueueTakesAllOfAMessageOrNothing(t *testing.T) {
+// Others keep the queue full but for one place at a time: a message of many finds its way all the same.
+func TestAFullQueueTakesThePartOfAMessageForWhichItHasRoom(t *testing.T) {
 	q := newTestNotes(t, 3)
-	require.NoError(t, q.take(sender1, message(1, "a", "b")))
-	err := q.take(sender1, message(3, "c", "d"))
-	require.Equal(t, errs.TooManyRequests, errs.CodeOf(err))
-	require.Equal(t, []string{"a"}, read(q, 1))
-	require.NoError(t, q.take(sender1, message(3, "c", "d")))
-	require.Equal(t, []string{"b", "c", "d"}, read(q, 10))
+	many, other := message(1, "a", "b", "c"), transport.Peer{ID: transport.NumberedID(2)}
+	require.NoError(t, q.take(other, message(1, "x", "y", "z")))
+	require.Equal(t, errs.TooManyRequests, errs.CodeOf(q.take(sender1, many)))
+	for _, left := range []int{2, 1, 0} {
+		require.Len(t, read(q, 1), 1)
+		require.Equal(t, left > 0, q.take(sender1, many) != nil, "it comes again until all of it was taken")
+		require.Equal(t, 3, q.wait(0))
+	}
+	require.Equal(t, []string{"a", "b", "c"}, read(q, 10))
 }
 
 func TestReadingALittleAtATimeKeepsOrderAndReadiness(t *testing.T) {
