@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from functools import partial
@@ -104,11 +105,20 @@ def leave_all(hub: Hub) -> None:
 
 
 async def _readable(fd: int, awake: asyncio.Event) -> None:
-    """Returns when a descriptor is readable, or the event was set otherwise."""
-    loop, own = asyncio.get_running_loop(), os.dup(fd)
-    loop.add_reader(own, awake.set)
+    """Returns when a descriptor is readable, or the event was set otherwise; at once where another thread has closed
+    the descriptor meanwhile, and its number may be another file's, for which the loop cannot wait."""
+    loop = asyncio.get_running_loop()
     try:
+        own = os.dup(fd)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return
+    try:
+        loop.add_reader(own, awake.set)
         await awake.wait()
+    except PermissionError:
+        return
     finally:
         loop.remove_reader(own)
         os.close(own)

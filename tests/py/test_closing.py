@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -377,6 +378,30 @@ def test_a_close_between_a_look_at_a_stream_and_the_wait_for_it_ends_the_wait(
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["free", "another file's"])
+def test_a_close_behind_the_number_of_a_stream_is_no_error_of_the_system(
+    again: bool, engines: Callable[..., tent.Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines()
+    notifications, numbers = engine.notifications, list[int]()
+    with (tmp_path / "file").open("wb") as file:  # epoll takes none
+
+        def fileno(_: object) -> int:
+            number = notifications._fd
+            thread = threading.Thread(target=engine.close)
+            thread.start()
+            thread.join()
+            if again:
+                numbers.append(os.dup2(file.fileno(), number))
+            return number
+
+        monkeypatch.setattr(tent.Notifications, "fileno", fileno)
+        with pytest.raises(tent.EngineClosedError):
+            asyncio.run(notifications.get_async(timeout=10))
+        for number in numbers:
+            os.close(number)
 
 
 def test_readers_of_notifications_end_with_an_engine_that_is_dropped_unclosed() -> None:
