@@ -63,7 +63,7 @@ func (c *Core) NewBatch(capacity int) (BatchID, *errs.Error) {
 	if len(c.vacant) == 0 {
 		if len(c.batches) >= c.options.Batches {
 			return 0, errs.New(errs.TooManyRequests, "batch", "%d batches are alive", len(c.batches)).
-				WithHint("free batches that have ended")
+				WithHint("free batches, or drop transfers, that have ended, or raise max_batches")
 		}
 		c.batches = append(c.batches, &batch{slot: uint32(len(c.batches))})
 		c.vacant = append(c.vacant, uint32(len(c.batches)-1))

@@ -18,6 +18,7 @@ func TestIdsOfFreedBatchesAreStale(t *testing.T) {
 	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, clock.Never)
 	_, err := r.core.NewBatch(1)
 	require.Equal(t, errs.TooManyRequests, err.Code)
+	require.Contains(t, err.Hint, "max_batches")
 	require.Nil(t, r.core.FreeBatch(b))
 	require.Equal(t, errs.Stale, r.core.FreeBatch(b).Code)
 	_, err = r.core.NewBatch(1)
