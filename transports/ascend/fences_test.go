@@ -41,7 +41,7 @@ func TestASliceWithoutRoomIsNotPostedBehindAFence(t *testing.T) {
 		})
 		fenced := make(chan error, 1)
 		go func() { fenced <- owner.Revoke(t.Context(), r.remote.Operand.Key, nil, transport.ForGood) }()
-		r.await("the fence at the link", far.closed.Load)
+		r.await("the fence at the link", far.passage.Closed)
 		guest.instance.gate.Unlock()
 		require.NoError(t, <-fenced)
 		r.remote.Fill(after, 0, rigSize)

@@ -35,7 +35,7 @@ func TestAFenceWaitsForALinkThatIsBeingDetached(t *testing.T) {
 
 				fenced := make(chan error, 1)
 				go func() { fenced <- owner.Revoke(t.Context(), r.remote.Operand.Key, nil, transport.ForGood) }()
-				r.await("the fence at the link", far.closed.Load)
+				r.await("the fence at the link", far.passage.Closed)
 				if stuck {
 					require.NoError(t, <-fenced)
 					guest.instance.gate.Unlock()

@@ -3,7 +3,6 @@ package ascend
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -18,29 +17,23 @@ type remote struct {
 	permission         mem.Permission
 	fixed              bool // not even its owner may write it
 
-	floor  atomic.Uint64
-	closed atomic.Bool
+	passage kit.Passage // as far as its owner's news have come
 }
 
 // hear applies news.
 func (m *remote) hear(n news) {
-	for {
-		floor := m.floor.Load()
-		if uint64(n.floor) <= floor || m.floor.CompareAndSwap(floor, uint64(n.floor)) {
-			break
-		}
-	}
+	m.passage.Raise(n.floor)
 	if n.closed {
-		m.closed.Store(true)
+		m.passage.Close()
 	}
 }
 
 // refuses returns why a slice of an epoch may not touch the region, nil if it may.
 func (m *remote) refuses(epoch transport.Epoch) *errs.Error {
-	switch {
-	case m.closed.Load():
+	switch m.passage.Admits(epoch) {
+	case kit.DoorClosed:
 		return refused(errs.AddressNotRegistered, errs.SideRemote, "the owner has closed the region")
-	case uint64(epoch) < m.floor.Load():
+	case kit.DoorFenced:
 		return transport.Fenced(Name)
 	}
 	return nil
@@ -60,7 +53,7 @@ func (l *link) apply(n news) (named transport.RemoteKey) {
 // reached returns the owner's keys of the regions that the link can reach.
 func (l *link) reached() (keys []uint64) {
 	for _, m := range l.keys.All() {
-		if !m.closed.Load() {
+		if !m.passage.Closed() {
 			keys = append(keys, m.region)
 		}
 	}

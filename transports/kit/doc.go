@@ -9,7 +9,7 @@
 //	Executor     carries accepted slices out: on a worker, or on waiters that poll (executor.go). Those of a device are
 //	             posted, and asked about (posting.go), short ones several at a time (burst.go)
 //	OneRail      the life of a link with one rail: its greeting, its generations, its end
-//	Door         which peers may still touch a region
+//	Door         which peers may still touch a region; Passage is the same for one of them
 //	Lifecycle    open, closed, ended; calls that must not begin after Close begin under it
 //	checks.go    the conditions on a slice and a region, and the errors where they do not hold
 //

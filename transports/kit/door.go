@@ -11,26 +11,35 @@ import (
 // Door says which slices of which peers may still touch a region: the state behind Transport.Revoke. The zero value is
 // open to all. Any goroutine may use it; Admits takes no lock.
 type Door struct {
-	all  passage
-	some atomic.Pointer[map[transport.ID]*passage] // of peers that were shut out alone since then; nil without
+	all  Passage
+	some atomic.Pointer[map[transport.ID]*Passage] // of peers that were shut out alone since then; nil without
 	mu   sync.Mutex                                // of Shut
 }
 
-// passage is the state of a door for a peer, or for all of them.
-type passage struct {
+// Passage says which slices may still touch a region: at its owner those of one peer or of all, at a peer its own. The
+// zero value is open. Any goroutine may use it, and nothing takes a lock.
+type Passage struct {
 	floor  atomic.Uint64 // the epoch of the last fence: slices of older ones are refused
 	closed atomic.Bool   // for good
 }
 
-func (p *passage) shut(epoch transport.Epoch) {
-	if epoch == transport.ForGood {
-		p.closed.Store(true)
-	} else {
-		p.floor.Store(max(p.floor.Load(), uint64(epoch)))
+// Raise refuses slices of epochs before floor. A floor that is lower than that of before changes nothing.
+func (p *Passage) Raise(floor transport.Epoch) {
+	for before := p.floor.Load(); uint64(floor) > before; before = p.floor.Load() {
+		if p.floor.CompareAndSwap(before, uint64(floor)) {
+			return
+		}
 	}
 }
 
-func (p *passage) look(epoch transport.Epoch) Answer {
+// Close refuses all slices, for good.
+func (p *Passage) Close() { p.closed.Store(true) }
+
+// Closed reports whether Close was called.
+func (p *Passage) Closed() bool { return p.closed.Load() }
+
+// Admits answers a slice by the epoch that it carries.
+func (p *Passage) Admits(epoch transport.Epoch) Answer {
 	switch {
 	case p.closed.Load():
 		return DoorClosed
@@ -40,7 +49,15 @@ func (p *passage) look(epoch transport.Epoch) Answer {
 	return DoorOpen
 }
 
-// Answer is the answer of a door to a slice.
+func (p *Passage) shut(epoch transport.Epoch) {
+	if epoch == transport.ForGood {
+		p.Close()
+	} else {
+		p.Raise(epoch)
+	}
+}
+
+// Answer is the answer of a door or a passage to a slice.
 type Answer uint8
 
 // Answers of a door.
@@ -58,19 +75,19 @@ func (d *Door) Shut(peer *transport.Peer, epoch transport.Epoch) {
 		d.all.shut(epoch)
 		return
 	}
-	var known map[transport.ID]*passage
+	var known map[transport.ID]*Passage
 	if p := d.some.Load(); p != nil {
 		known = *p
 	}
 	if known[peer.ID] == nil {
 		known = maps.Clone(known)
 		if known == nil {
-			known = map[transport.ID]*passage{}
+			known = map[transport.ID]*Passage{}
 		}
-		maps.DeleteFunc(known, func(_ transport.ID, p *passage) bool { // a later fence of all has shut them too
+		maps.DeleteFunc(known, func(_ transport.ID, p *Passage) bool { // a later fence of all has shut them too
 			return !p.closed.Load() && p.floor.Load() <= d.all.floor.Load()
 		})
-		known[peer.ID] = &passage{}
+		known[peer.ID] = &Passage{}
 		defer d.some.Store(&known)
 	}
 	known[peer.ID].shut(epoch)
@@ -78,10 +95,10 @@ func (d *Door) Shut(peer *transport.Peer, epoch transport.Epoch) {
 
 // Admits answers a slice of a peer by the epoch that it carries.
 func (d *Door) Admits(peer transport.ID, epoch transport.Epoch) Answer {
-	answer := d.all.look(epoch)
+	answer := d.all.Admits(epoch)
 	if p := d.some.Load(); p != nil {
 		if one := (*p)[peer]; one != nil {
-			answer = max(answer, one.look(epoch))
+			answer = max(answer, one.Admits(epoch))
 		}
 	}
 	return answer

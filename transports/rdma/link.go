@@ -51,8 +51,7 @@ type remote struct {
 	keys       []remoteKey
 	near       []uint8 // how near the devices are to the memory; nil: not known
 
-	floor    atomic.Uint64
-	closed   atomic.Bool
+	passage  kit.Passage // as far as its owner's news have come
 	replaced atomic.Bool
 }
 
@@ -96,16 +95,11 @@ func (m *remote) part(k *remoteKey, at uint64) (rkey uint32, left uint64) {
 	return k.parts[at/m.cut], m.cut - at%m.cut
 }
 
-// hear applies news, and reports whether there were any.
+// hear applies news.
 func (m *remote) hear(n news) {
-	for {
-		floor := m.floor.Load()
-		if uint64(n.floor) <= floor || m.floor.CompareAndSwap(floor, uint64(n.floor)) {
-			break
-		}
-	}
+	m.passage.Raise(n.floor)
 	if n.closed {
-		m.closed.Store(true)
+		m.passage.Close()
 	}
 	if n.version > m.version {
 		m.replaced.Store(true)
@@ -114,18 +108,19 @@ func (m *remote) hear(n news) {
 
 // admits reports whether a slice of an epoch may touch the region.
 func (m *remote) admits(epoch transport.Epoch) bool {
-	return !m.closed.Load() && uint64(epoch) >= m.floor.Load() && !m.replaced.Load()
+	return m.passage.Admits(epoch) == kit.DoorOpen && !m.replaced.Load()
 }
 
 // refuses returns why a slice of an epoch may not touch the region, nil if it may.
 func (m *remote) refuses(epoch transport.Epoch) *errs.Error {
-	switch {
-	case m.closed.Load():
+	switch m.passage.Admits(epoch) {
+	case kit.DoorClosed:
 		return errs.New(errs.AddressNotRegistered, Name, "the owner has closed the region").
 			WithScope(errs.ScopeSlice, errs.SideRemote)
-	case uint64(epoch) < m.floor.Load():
+	case kit.DoorFenced:
 		return transport.Fenced(Name)
-	case m.replaced.Load():
+	}
+	if m.replaced.Load() {
 		return transport.Replaced(Name)
 	}
 	return nil

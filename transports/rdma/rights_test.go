@@ -53,7 +53,7 @@ func TestNewsOfAnotherPeerCountForNothing(t *testing.T) {
 	stranger := transport.Peer{ID: transport.NumberedID(77), Address: "stranger:1"}
 	_, err := a.Serve(t.Context(), stranger, n.encode(message(kindNews, uint64(r.c.Link))))
 	require.NoError(t, err)
-	require.False(t, m.closed.Load())
+	require.False(t, m.passage.Closed())
 	r.works(t)
 }
 
