@@ -104,6 +104,9 @@ type Region struct {
 	Landing    *Landing // of memory of a device, nil: it sees bytes of a NIC at once
 }
 
+// IsRange reports whether the region has bytes, at an address, and ends within the address space.
+func (r *Region) IsRange() bool { return r.Addr != 0 && r.Size != 0 && uint64(r.Addr)+r.Size >= r.Size }
+
 // Landing is the way of bytes that a NIC has placed in memory of a device, to the device itself.
 type Landing struct {
 	// Flush waits until all bytes that are placed are visible to the device. Any goroutine may call it, without locks:

@@ -49,9 +49,8 @@ func (t *ascend) Register(_ context.Context, m mem.Region) (transport.LocalKey, 
 	switch {
 	case t.life.Closed():
 		return 0, nil, kit.Closed("ascend.register")
-	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
-		return 0, nil, errs.New(errs.InvalidArgument, "ascend.register", "no memory at %#x with %d bytes", m.Addr,
-			m.Size)
+	case !m.IsRange():
+		return 0, nil, kit.NoMemory("ascend.register", &m)
 	case m.Kind == mem.Host && !acl.Pinned(m.Addr, m.Size):
 		return 0, nil, errs.New(errs.NotHere, "ascend.register",
 			"HIXL takes memory of the host that aclrtMallocHost gave, and no other")

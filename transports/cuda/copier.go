@@ -187,8 +187,8 @@ func (t *copier) place(m *mem.Region) (*region, error) {
 	switch op := t.op("register"); {
 	case t.life.Closed():
 		return nil, kit.Closed(op)
-	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
-		return nil, errs.New(errs.InvalidArgument, op, "no memory at %#x with %d bytes", m.Addr, m.Size)
+	case !m.IsRange():
+		return nil, kit.NoMemory(op, m)
 	case m.Kind == mem.Host:
 		ordinal = -1
 	case m.Kind != mem.Cuda || kind != mem.Cuda:

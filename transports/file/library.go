@@ -147,8 +147,8 @@ func (t *Carried) takes(m *mem.Region) error {
 	switch {
 	case t.life.Closed():
 		return kit.Closed(t.name + ".register")
-	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
-		return errs.New(errs.InvalidArgument, t.name+".register", "no memory at %#x with %d bytes", m.Addr, m.Size)
+	case !m.IsRange():
+		return kit.NoMemory(t.name+".register", m)
 	case m.Kind != t.library.Kind():
 		return errs.New(errs.NotHere, t.name+".register", "%v memory cannot be moved by this transport, only %v memory",
 			m.Kind, t.library.Kind())

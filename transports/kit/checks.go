@@ -19,6 +19,11 @@ func NoRegion(op string, key transport.LocalKey) *errs.Error {
 	return errs.New(errs.AddressNotRegistered, op, "no region with key %#x", uint64(key))
 }
 
+// NoMemory is the error for a region that is no range of memory, see mem.Region.IsRange.
+func NoMemory(op string, m *mem.Region) *errs.Error {
+	return errs.New(errs.InvalidArgument, op, "no memory at %#x with %d bytes", m.Addr, m.Size)
+}
+
 // StaleLink is the error for a link that has ended.
 func StaleLink(op string, link transport.Link) *errs.Error {
 	return errs.New(errs.Stale, op, "link %v has ended", link)
@@ -32,8 +37,8 @@ func CheckRegister(op string, life *Lifecycle, m *mem.Region) *errs.Error {
 	case m.Kind != mem.Host:
 		return errs.New(errs.NotHere, op,
 			"%v memory cannot be moved by this transport, only memory of the host", m.Kind)
-	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
-		return errs.New(errs.InvalidArgument, op, "no memory at %#x with %d bytes", m.Addr, m.Size)
+	case !m.IsRange():
+		return NoMemory(op, m)
 	}
 	return nil
 }

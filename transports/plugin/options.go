@@ -161,7 +161,7 @@ func (p *port) Allocate(a transport.Allocation) (mem.Region, error) {
 	}
 	got := mem.Region{Addr: uintptr(m.address), Size: uint64(m.bytes), Kind: kind, Location: a.Location,
 		Fd: int(m.fd), FdOffset: uint64(m.fd_offset)}
-	if got.Addr == 0 || got.Size < a.Size || uint64(got.Addr)+got.Size < got.Size {
+	if !got.IsRange() || got.Size < a.Size {
 		return mem.Region{}, p.senseless("allocate gave %d bytes at %#x, and %d were asked for", got.Size, got.Addr,
 			a.Size)
 	}

@@ -148,8 +148,8 @@ func (p *port) Register(ctx context.Context, m mem.Region) (transport.LocalKey, 
 	case m.Peers != nil:
 		return 0, nil, errs.New(errs.NotHere, op, "the region is given to some peers only, and plug-ins ask for no"+
 			" identity")
-	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
-		return 0, nil, errs.New(errs.InvalidArgument, op, "no memory at %#x with %d bytes", m.Addr, m.Size)
+	case !m.IsRange():
+		return 0, nil, kit.NoMemory(op, &m)
 	}
 	if !p.enter() {
 		return 0, nil, kit.Closed(op)
