@@ -12,7 +12,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/device"
@@ -35,8 +34,7 @@ type platform struct {
 	table             *C.device_plugin_t // a copy of our own, in memory of C
 	plugin            unsafe.Pointer     // the plug-in's
 
-	mu        sync.Mutex
-	allocated map[uintptr]uint64 // sizes, by address
+	allocations device.Allocations[struct{}]
 }
 
 // Platforms returns the devices of the plug-ins that the setting "plugins" names. Those that cannot be used are
@@ -52,7 +50,7 @@ func Platforms(paths []string) (list []device.Platform) {
 
 // devicesOf registers the devices of a library; nil if it has none.
 func devicesOf(path, name string, library unsafe.Pointer) (*platform, error) {
-	p := &platform{path: path, name: name, allocated: map[uintptr]uint64{}}
+	p := &platform{path: path, name: name}
 	p.table = (*C.device_plugin_t)(C.calloc(1, C.size_t(unsafe.Sizeof(C.device_plugin_t{})))) // stays: libraries do
 	var why [textMax]C.char
 	switch C.td_register(library, p.table, &p.plugin, &why[0], textMax) {
@@ -193,9 +191,7 @@ func (p *platform) Allocate(ordinal int, size uint64) (uintptr, error) {
 	if r := C.td_allocate(p.table, p.plugin, &addr, C.size_t(size), location); r != 0 || addr == 0 {
 		return 0, p.wrong(errs.OutOfMemory, "alloc of %d bytes at %v:%d returned %d", size, p.kind, ordinal, int(r))
 	}
-	p.mu.Lock()
-	p.allocated[uintptr(addr)] = size
-	p.mu.Unlock()
+	p.allocations.Add(uintptr(addr), size, struct{}{})
 	if err := p.clear(uintptr(addr), size); err != nil {
 		_ = p.Free(uintptr(addr), size) // the error of the copy counts
 		return 0, err
@@ -216,16 +212,12 @@ func (p *platform) clear(addr uintptr, size uint64) error {
 
 // Free implements device.Platform.
 func (p *platform) Free(addr uintptr, size uint64) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if had, is := p.allocated[addr]; !is || had != size {
-		return p.wrong(errs.InvalidArgument, "%d bytes at %#x were not allocated here", size, addr)
-	}
-	if r := C.td_free(p.table, p.plugin, C.uintptr_t(addr), C.size_t(size)); r != 0 {
-		return p.wrong(errs.Internal, "free of %d bytes at %#x returned %d", size, addr, int(r))
-	}
-	delete(p.allocated, addr)
-	return nil
+	return p.allocations.Free("plug-in "+p.path, addr, size, func(struct{}) error {
+		if r := C.td_free(p.table, p.plugin, C.uintptr_t(addr), C.size_t(size)); r != 0 {
+			return p.wrong(errs.Internal, "free of %d bytes at %#x returned %d", size, addr, int(r))
+		}
+		return nil
+	})
 }
 
 // Copy implements device.Platform. The plug-in copies where one end is a device's; memory of the host is copied here.

@@ -8,7 +8,6 @@ import "C"
 import (
 	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -164,16 +163,7 @@ func border(low, high uintptr, here spot) (stop uintptr, after spot, err error) 
 	return high, after, nil
 }
 
-// allocations are those of Allocate that were not freed yet.
-var allocations = struct {
-	sync.Mutex
-	all map[uintptr]allocation
-}{all: map[uintptr]allocation{}}
-
-type allocation struct {
-	ordinal int
-	size    uint64
-}
+var allocations device.Allocations[int] // the ordinal of each
 
 // Allocate implements device.Platform.
 func (Platform) Allocate(ordinal int, size uint64) (uintptr, error) {
@@ -184,30 +174,15 @@ func (Platform) Allocate(ordinal int, size uint64) (uintptr, error) {
 	if r := C.ta_allocate(C.int(ordinal), C.uint64_t(size), &addr); r.code != 0 {
 		return 0, failed("acl.allocate", ordinal, r)
 	}
-	allocations.Lock()
-	allocations.all[uintptr(addr)] = allocation{ordinal, size}
-	allocations.Unlock()
+	allocations.Add(uintptr(addr), size, ordinal)
 	return uintptr(addr), nil
 }
 
 // Free implements device.Platform.
 func (Platform) Free(addr uintptr, size uint64) error {
-	allocations.Lock()
-	a, found := allocations.all[addr]
-	if found && a.size == size {
-		delete(allocations.all, addr)
-	}
-	allocations.Unlock()
-	if !found || a.size != size {
-		return errs.New(errs.InvalidArgument, "acl.free", "%d bytes at %#x were not allocated here", size, addr)
-	}
-	err := failed("acl.free", a.ordinal, C.ta_free(C.int(a.ordinal), C.uint64_t(addr)))
-	if err != nil { // it is still there, and nobody else can have the address
-		allocations.Lock()
-		allocations.all[addr] = a
-		allocations.Unlock()
-	}
-	return err
+	return allocations.Free("acl.free", addr, size, func(ordinal int) error {
+		return failed("acl.free", ordinal, C.ta_free(C.int(ordinal), C.uint64_t(addr)))
+	})
 }
 
 // Copy implements device.Platform. Between two devices the bytes go through memory of the host.

@@ -37,7 +37,8 @@ func AllocateChunk(ordinal int, size uint64, handles Handles) (uintptr, error) {
 	r := C.tc_allocate_chunk(C.int(ordinal), C.uint64_t(size), C.int(handles), &addr, &mapped)
 	switch err := l.failed("cuda.allocate", ordinal, r); {
 	case err == nil:
-		return noted(uintptr(addr), allocation{ordinal, size, uint64(mapped)}), nil
+		allocations.Add(uintptr(addr), size, allocation{ordinal, uint64(mapped)})
+		return uintptr(addr), nil
 	case r.code == outOfMemory || sticky(int(r.code)):
 		return 0, err
 	default:

@@ -43,10 +43,7 @@ func Plain(addr uintptr, size uint64) bool {
 	if addr < base || !mem.Contains(uint64(place.bytes), uint64(addr-base), size) {
 		return false
 	}
-	allocations.Lock()
-	defer allocations.Unlock()
-	_, own := allocations.all[base]
-	return own || place.legacy != 0
+	return allocations.Begins(base) || place.legacy != 0
 }
 
 // OrdinalOf returns the ordinal of a device in this process: CUDA_VISIBLE_DEVICES differs between processes. False: the

@@ -10,7 +10,6 @@ import "C"
 import (
 	"os"
 	"slices"
-	"sync"
 	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/device"
@@ -102,16 +101,11 @@ func (l *library) at(addr, from, end uintptr) (device.Span, error) {
 // chunkLeast is the least size for which a chunk is made: its size is a multiple of that, on today's devices.
 const chunkLeast = 2 << 20
 
-// allocations are those of Allocate that were not freed yet.
-var allocations = struct {
-	sync.Mutex
-	all map[uintptr]allocation
-}{all: map[uintptr]allocation{}}
+var allocations device.Allocations[allocation]
 
 type allocation struct {
 	ordinal int
-	size    uint64
-	mapped  uint64 // of a chunk of the VMM, 0 for memory of cuMemAlloc
+	mapped  uint64 // bytes of a chunk of the VMM, 0 for memory of cuMemAlloc
 }
 
 // Allocate implements device.Platform. Large memory is a chunk, of which other processes get a descriptor; where the
@@ -130,36 +124,18 @@ func (Platform) Allocate(ordinal int, size uint64) (uintptr, error) {
 	if r := C.tc_allocate(C.int(ordinal), C.uint64_t(size), &addr); r.code != 0 {
 		return 0, l.failed("cuda.allocate", ordinal, r)
 	}
-	return noted(uintptr(addr), allocation{ordinal: ordinal, size: size}), nil
+	allocations.Add(uintptr(addr), size, allocation{ordinal: ordinal})
+	return uintptr(addr), nil
 }
 
 // Free implements device.Platform.
 func (Platform) Free(addr uintptr, size uint64) error {
-	allocations.Lock()
-	a, found := allocations.all[addr]
-	if found && a.size == size {
-		delete(allocations.all, addr)
-	}
-	allocations.Unlock()
-	if !found || a.size != size {
-		return errs.New(errs.InvalidArgument, "cuda.free", "%d bytes at %#x were not allocated here", size, addr)
-	}
-	err := process().failed("cuda.free", a.ordinal, a.free(addr))
-	if err != nil { // it is still there, and nobody else can have the address
-		noted(addr, a)
-	}
-	return err
+	return allocations.Free("cuda.free", addr, size, func(a allocation) error {
+		return process().failed("cuda.free", a.ordinal, a.free(addr))
+	})
 }
 
-// noted keeps an allocation until it is freed, and returns its address.
-func noted(addr uintptr, a allocation) uintptr {
-	allocations.Lock()
-	defer allocations.Unlock()
-	allocations.all[addr] = a
-	return addr
-}
-
-func (a *allocation) free(addr uintptr) C.tc_result {
+func (a allocation) free(addr uintptr) C.tc_result {
 	if a.mapped != 0 {
 		return C.tc_unmap(C.uint64_t(addr), C.uint64_t(a.mapped), C.uint64_t(a.mapped))
 	}
