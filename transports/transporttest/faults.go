@@ -98,22 +98,10 @@ func testHoldWithdraw(t *testing.T, h Harness) {
 
 func testCut(t *testing.T, h Harness) {
 	p := newPair(t, h)
-	const n = 30
-	size := fit(p.c, 64<<10)
-	for round := range 6 {
-		op := transport.Op(round & 1)
-		local, remote, _, to := p.aimed(t, op, n*size)
-		rail := p.c.Rail(t)
-		list := p.launch(op, rail, local, remote, n, size)
+	p.interrupt(t, func(rail transport.Rail) {
 		p.w.h.CutRail(t, p.a, rail)
 		p.w.Await(t, "RailDown", func() bool { return p.a.ended[rail] })
-		failed := p.ended(t, list, to, size, errs.Lost)
-		again := p.comesBack(t, rail)
-		p.stillQuiet(t, to, failed, size)
-		require.Zero(t, p.c.Submit(p.c.Slice(op, rail, local, 0, remote, 0, size)),
-			"the broken generation takes nothing")
-		p.c.Must(t, p.c.Slice(op, again, local, 0, remote, 0, size))
-	}
+	}, errs.Lost)
 }
 
 func testCutOther(t *testing.T, h Harness) {

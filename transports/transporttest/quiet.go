@@ -64,6 +64,13 @@ func testSourceNotReadAfter(t *testing.T, h Harness) {
 
 func testFence(t *testing.T, h Harness) {
 	p := newPair(t, h)
+	p.interrupt(t, p.fence, errs.Withdrawn, errs.Lost)
+}
+
+// interrupt ends a generation of a rail under slices in both directions, round by round. They have arrived, or end by
+// one of the codes and never land. The generation takes nothing any more, and the next one does.
+func (p *pair) interrupt(t *testing.T, end func(rail transport.Rail), codes ...errs.Code) {
+	t.Helper()
 	const n = 30
 	size := fit(p.c, 64<<10)
 	for round := range 6 {
@@ -71,11 +78,14 @@ func testFence(t *testing.T, h Harness) {
 		local, remote, _, to := p.aimed(t, op, n*size)
 		rail := p.c.Rail(t)
 		list := p.launch(op, rail, local, remote, n, size)
-		p.fence(rail)
-		require.Zero(t, p.c.Submit(p.c.Slice(op, rail, local, 0, remote, 0, size)))
-		failed := p.ended(t, list, to, size, errs.Withdrawn, errs.Lost)
-		p.comesBack(t, rail)
+		end(rail)
+		old := p.c.Slice(op, rail, local, 0, remote, 0, size)
+		require.Zero(t, p.c.Submit(old), "a generation that has ended takes nothing")
+		failed := p.ended(t, list, to, size, codes...)
+		again := p.comesBack(t, rail)
 		p.stillQuiet(t, to, failed, size)
+		require.Zero(t, p.c.Submit(old), "nor when the next one is up")
+		p.c.Must(t, p.c.Slice(op, again, local, 0, remote, 0, size))
 	}
 }
 
