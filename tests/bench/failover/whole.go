@@ -70,25 +70,11 @@ func wholeRound(w *world, o options, f figures, i int) error {
 
 // one moves all of the region by one request while a fault comes and goes, and looks at every byte.
 func (w *world) one(f *fault) (*Trace, faultTimes, error) {
-	w.seed += 2
-	var at faultTimes
-	if err := errors.Join(w.near.Call("Load.Fill", w.seed, &netbed.Nothing{}),
-		w.far.Call("Load.Fill", w.seed+1, &netbed.Nothing{})); err != nil {
-		return nil, at, err
+	trace, at, err := w.traced("Load.Whole", netbed.Nothing{}, f, nil)
+	if err == nil {
+		err = errors.Join(w.far.Call("Load.Check", w.seed, &netbed.Nothing{}), w.awaitRails())
 	}
-	trace := &Trace{}
-	call := w.near.Begin("Load.Whole", netbed.Nothing{}, trace)
-	var failed error
-	if f != nil {
-		at, failed = f.comeAndGo()
-	}
-	if err := errors.Join(failed, w.near.End(call)); err != nil {
-		return nil, at, err
-	}
-	if len(trace.Failed) > 0 {
-		return nil, at, fmt.Errorf("the request ended %s", trace.Failed[0])
-	}
-	return trace, at, errors.Join(w.far.Call("Load.Check", w.seed, &netbed.Nothing{}), w.awaitRails())
+	return trace, at, err
 }
 
 func wholeRows(_ options, f figures) (table []report.Row) {

@@ -135,16 +135,27 @@ func (f *fault) comeAndGo() (at faultTimes, err error) {
 // mending until it is satisfied or the work is over.
 func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over func() bool) error) (*Trace,
 	faultTimes, error) {
+	args := w.load
+	args.For = long
+	trace, at, err := w.traced("Load.Run", args, f, along)
+	if err == nil {
+		err = w.verify()
+	}
+	return trace, at, err
+}
+
+// traced calls the near engine's load for a trace while a fault, if there is one, comes and goes. Both regions have
+// fresh patterns then.
+func (w *world) traced(method string, args any, f *fault, along func(at faultTimes, over func() bool) error) (*Trace,
+	faultTimes, error) {
 	w.seed += 2
 	var at faultTimes
 	if err := errors.Join(w.near.Call("Load.Fill", w.seed, &netbed.Nothing{}),
 		w.far.Call("Load.Fill", w.seed+1, &netbed.Nothing{})); err != nil {
 		return nil, at, err
 	}
-	args := w.load
-	args.For = long
 	trace := &Trace{}
-	call := w.near.Begin("Load.Run", args, trace)
+	call := w.near.Begin(method, args, trace)
 	var failed error
 	if f != nil {
 		at, failed = f.comeAndGo()
@@ -158,7 +169,7 @@ func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over
 	if len(trace.Failed) > 0 {
 		return nil, at, fmt.Errorf("%d requests failed: %s", len(trace.Failed), trace.Failed[0])
 	}
-	return trace, at, w.verify()
+	return trace, at, nil
 }
 
 // verify looks at every byte, then overwrites the destination and looks again when all rails are well: late bytes would
