@@ -51,7 +51,7 @@ func (c *Crowd) Start(n int, addresses *[]string) error {
 		if c.memory == nil {
 			c.memory = memory
 		}
-		if _, err := e.Register(engine.Memory{Addr: addressOf(memory), Size: crowdRegion, Name: "kv",
+		if _, err := e.Register(engine.Memory{Addr: mem.AddressOf(memory), Size: crowdRegion, Name: "kv",
 			Location: "cpu:0", Permission: mem.GlobalReadWrite}); err != nil {
 			return err
 		}
@@ -61,8 +61,6 @@ func (c *Crowd) Start(n int, addresses *[]string) error {
 	}
 	return nil
 }
-
-func addressOf(b []byte) uintptr { return mem.AddressOf(b) }
 
 // Opened is the time of opens side by side. Some are repeated on a machine that is too busy for their handshakes.
 type Opened struct {
@@ -128,7 +126,7 @@ func (c *Crowd) Reach(address string, o *Opened) error {
 
 func (c *Crowd) write(to engine.SegmentID) error {
 	id, err := c.engines[0].Move(&engine.Request{Terms: engine.Terms{Op: transport.Write},
-		Source: addressOf(c.memory), Remote: engine.Remote{Segment: to},
+		Source: mem.AddressOf(c.memory), Remote: engine.Remote{Segment: to},
 		Length: 4096})
 	if err != nil {
 		return err
@@ -160,7 +158,7 @@ func (c *Crowd) Pile(n int, each *time.Duration) error {
 	requests := make([]engine.Request, pileBatch)
 	for i := range requests {
 		requests[i] = engine.Request{Terms: engine.Terms{Op: transport.Write, Class: classLow},
-			Source: addressOf(c.memory), Remote: engine.Remote{Segment: c.segments[1], Offset: uint64(i%1000) * 64},
+			Source: mem.AddressOf(c.memory), Remote: engine.Remote{Segment: c.segments[1], Offset: uint64(i%1000) * 64},
 			Length: 64}
 	}
 	took := time.Duration(0)

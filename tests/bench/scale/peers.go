@@ -15,7 +15,7 @@ const (
 	startMost = 50              // engines that one call starts
 )
 
-// start starts a process with a number of engines.
+// start starts a process with a number of engines. After an error there is none.
 func start(engines int) (c *forked.Child, addresses []string, err error) {
 	if c, err = forked.Start(); err != nil {
 		return nil, nil, err
@@ -24,7 +24,11 @@ func start(engines int) (c *forked.Child, addresses []string, err error) {
 		n, addresses = min(engines, n+startMost), nil
 		err = c.Call("Crowd.Start", n, &addresses)
 	}
-	return c, addresses, err
+	if err != nil {
+		c.Kill()
+		return nil, nil, err
+	}
+	return c, addresses, nil
 }
 
 func used(c *forked.Child) (u Use, err error) {
@@ -36,26 +40,20 @@ func used(c *forked.Child) (u Use, err error) {
 // does the same in turn.
 func links(o *options) ([]report.Row, error) {
 	far, addresses, err := start(o.peers)
-	if far != nil {
-		defer far.Kill()
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer far.Kill()
 	near, _, err := start(1)
-	if near != nil {
-		defer near.Kill()
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer near.Kill()
 	alone, _, err := start(1)
-	if alone != nil {
-		defer alone.Kill()
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer alone.Kill()
 	if err := alone.Call("Crowd.Connect", addresses[:1], &Opened{}); err != nil {
 		return nil, err
 	}
@@ -66,14 +64,12 @@ func links(o *options) ([]report.Row, error) {
 			return nil, err
 		}
 		there = n
-		beside, one, err := inTurn(near, alone, o.rounds)
+		row, times, err := o.inTurn(near, alone, fmt.Sprintf("%d links open", n), "one")
 		if err != nil {
 			return nil, err
 		}
-		times := float64(beside) / float64(one)
 		o.note("4 KiB, p50, by links", n, times)
-		table = append(table, report.Judge(fmt.Sprintf("WRITE 4 KiB, p50, with %d links open", n),
-			fmt.Sprintf("%v: %.2f times that with one", report.Short(beside), times), "1.1 times", times <= 1.1))
+		table = append(table, row)
 	}
 	return table, nil
 }
@@ -97,19 +93,15 @@ func opens(o *options) ([]report.Row, error) {
 func grown(o *options, which string, here, there int,
 	open func(near, far *forked.Child, nearAt, farAt []string, o *Opened) error) ([]report.Row, error) {
 	far, farAt, err := start(there)
-	if far != nil {
-		defer far.Kill()
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer far.Kill()
 	near, nearAt, err := start(here)
-	if near != nil {
-		defer near.Kill()
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer near.Kill()
 	before, err := used(near)
 	if err != nil {
 		return nil, err

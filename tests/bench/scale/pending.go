@@ -13,33 +13,25 @@ import (
 // state.
 func pending(o *options) ([]report.Row, error) {
 	near, _, err := start(1)
-	if near != nil {
-		defer near.Kill()
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer near.Kill()
 	idle, _, err := start(1)
-	if idle != nil {
-		defer idle.Kill()
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer idle.Kill()
 	awake, address, err := start(1)
-	if awake != nil {
-		defer awake.Kill()
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer awake.Kill()
 	asleep, other, err := start(1)
-	if asleep != nil {
-		defer asleep.Kill()
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer asleep.Kill()
 	if err := near.Call("Crowd.Connect", append(address, other...), &Opened{}); err != nil {
 		return nil, err
 	}
@@ -60,17 +52,15 @@ func pending(o *options) ([]report.Row, error) {
 			}
 			there = n
 		}
-		beside, alone, err := inTurn(near, idle, o.rounds)
+		row, times, err := o.inTurn(near, idle, fmt.Sprintf("%d requests pending elsewhere", n), "none")
 		if err != nil {
 			return nil, err
 		}
 		if firstSubmit == 0 {
 			firstSubmit = submit
 		}
-		times := float64(beside) / float64(alone)
 		o.note("4 KiB, p50, by pending requests", max(n, 1), times)
-		table = append(table, report.Judge(fmt.Sprintf("WRITE 4 KiB, p50, with %d requests pending elsewhere", n),
-			fmt.Sprintf("%v: %.2f times that with none", report.Short(beside), times), "1.1 times", times <= 1.1))
+		table = append(table, row)
 		if submit > 0 {
 			ratio := float64(submit) / float64(firstSubmit)
 			table = append(table, report.Judge(fmt.Sprintf("submit, each, up to %d pending", n),
@@ -80,18 +70,22 @@ func pending(o *options) ([]report.Row, error) {
 	return table, nil
 }
 
-// inTurn returns the median of the rounds' p50 of each of two initiators.
-func inTurn(first, second *forked.Child, rounds int) (_, _ time.Duration, err error) {
+// inTurn lets two initiators make small WRITEs in turn. The row has the median of the rounds' p50 of the loaded one, in
+// times of the other's.
+func (o *options) inTurn(loaded, other *forked.Child, load, than string) (row report.Row, times float64, err error) {
 	var p50 [2][]time.Duration
-	for round := range 2 * rounds {
+	for round := range 2 * o.rounds {
 		for i := range 2 {
 			which := (i + round) % 2 // neither always comes second
 			var took []time.Duration
-			if err := [2]*forked.Child{first, second}[which].Call("Crowd.Small", smalls, &took); err != nil {
-				return 0, 0, err
+			if err := [2]*forked.Child{loaded, other}[which].Call("Crowd.Small", smalls, &took); err != nil {
+				return row, 0, err
 			}
 			p50[which] = append(p50[which], report.Median(took))
 		}
 	}
-	return report.Median(p50[0]), report.Median(p50[1]), nil
+	beside := report.Median(p50[0])
+	times = float64(beside) / float64(report.Median(p50[1]))
+	return report.Judge("WRITE 4 KiB, p50, with "+load, fmt.Sprintf("%v: %.2f times that with %s",
+		report.Short(beside), times, than), "1.1 times", times <= 1.1), times, nil
 }

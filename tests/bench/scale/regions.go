@@ -50,23 +50,12 @@ func regions(o *options) ([]report.Row, error) {
 		}
 		var cost [2][]time.Duration
 		for range 5 * o.rounds {
-			ids := make([]mem.RegionID, 0, regionBatch)
-			from, begin := order, time.Now()
-			for range regionBatch {
-				id, err := register()
-				if err != nil {
-					return nil, err
-				}
-				ids = append(ids, id)
+			from := order
+			opened, closed, err := comeAndGo(e, register)
+			if err != nil {
+				return nil, err
 			}
-			middle := time.Now()
-			for _, id := range ids {
-				if err := e.CloseRegion(context.Background(), id); err != nil {
-					return nil, err
-				}
-			}
-			cost[0] = append(cost[0], middle.Sub(begin)/regionBatch)
-			cost[1] = append(cost[1], time.Since(middle)/regionBatch)
+			cost[0], cost[1] = append(cost[0], opened), append(cost[1], closed)
 			order = from
 		}
 		for i, verb := range []string{"register", "close"} {
@@ -74,11 +63,29 @@ func regions(o *options) ([]report.Row, error) {
 			if first[i] == 0 {
 				first[i] = least
 			}
-			o.note(verb+" a region, by regions", n, float64(least)/float64(first[i]))
 			times := float64(least) / float64(first[i])
+			o.note(verb+" a region, by regions", n, times)
 			table = append(table, report.Judge(fmt.Sprintf("%s a region beside %d others", verb, n),
 				fmt.Sprintf("%v: %.2f times the first", report.Short(least), times), "1.5 times", times <= 1.5))
 		}
 	}
 	return table, nil
+}
+
+// comeAndGo registers a batch of regions and closes them, and returns the time of each one's registration and close.
+func comeAndGo(e *engine.Engine, register func() (mem.RegionID, error)) (registered, closed time.Duration, err error) {
+	var ids [regionBatch]mem.RegionID
+	begin := time.Now()
+	for i := range ids {
+		if ids[i], err = register(); err != nil {
+			return 0, 0, err
+		}
+	}
+	middle := time.Now()
+	for _, id := range ids {
+		if err := e.CloseRegion(context.Background(), id); err != nil {
+			return 0, 0, err
+		}
+	}
+	return middle.Sub(begin) / regionBatch, time.Since(middle) / regionBatch, nil
 }
