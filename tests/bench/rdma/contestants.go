@@ -84,23 +84,24 @@ func timed(pids []int, turn func() (time.Duration, error)) (m measured, err erro
 	return m, err
 }
 
-// program is crdma.
+// program is a plain program in C that speaks in lines.
 type program struct {
 	command *exec.Cmd
 	input   io.WriteCloser
 	lines   *bufio.Scanner
 }
 
-func startProgram(o *options, pairs []pair) (*program, error) {
+// launch starts a program over pairs of devices, with numbers behind them.
+func launch(path string, pairs []pair, numbers ...int) (*program, error) {
 	names := make([]string, len(pairs))
 	for i, p := range pairs {
 		names[i] = p.near + ":" + p.far
 	}
 	args := []string{strings.Join(names, ",")}
-	for _, n := range []int{lanes, chain, depth, block, arena, patient, retries} {
+	for _, n := range numbers {
 		args = append(args, strconv.Itoa(n))
 	}
-	c := &program{command: exec.Command(o.crdma, args...)}
+	c := &program{command: exec.Command(path, args...)}
 	c.command.Stderr = os.Stderr
 	input, err := c.command.StdinPipe()
 	if err != nil {
@@ -112,7 +113,13 @@ func startProgram(o *options, pairs []pair) (*program, error) {
 	}
 	c.input, c.lines = input, bufio.NewScanner(output)
 	c.lines.Buffer(nil, 1<<22)
-	if err := c.command.Start(); err != nil {
+	return c, c.command.Start()
+}
+
+// startProgram starts crdma, and looks at bytes that it has moved.
+func startProgram(o *options, pairs []pair) (*program, error) {
+	c, err := launch(o.crdma, pairs, lanes, chain, depth, block, arena, patient, retries)
+	if err != nil {
 		return nil, err
 	}
 	_, err = c.answer("ready")

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -131,40 +128,23 @@ func (t *tent) awaitRails(n float64) error {
 // knows makes the same fault under the plain program's traffic. It returns when that had an event of its own device, 0
 // if it had none before the first error of a queue pair, and when it had that error.
 func knows(o *options, f roce.Fault, pairs []pair) (event, failed time.Duration, err error) {
-	names := make([]string, len(pairs))
-	for i, p := range pairs {
-		names[i] = p.near + ":" + p.far
-	}
-	args := []string{strings.Join(names, ",")}
-	for _, n := range []int{lanes, 1, depth, block, 1 << 20, usual, retries} {
-		args = append(args, strconv.Itoa(n))
-	}
-	command := exec.Command(o.flow, args...)
-	command.Stderr = os.Stderr
-	input, err := command.StdinPipe()
+	c, err := launch(o.flow, pairs, lanes, 1, depth, block, 1<<20, usual, retries)
 	if err != nil {
-		return 0, 0, err
-	}
-	output, err := command.StdoutPipe()
-	if err != nil {
-		return 0, 0, err
-	}
-	if err := command.Start(); err != nil {
 		return 0, 0, err
 	}
 	defer func() {
-		_ = input.Close() // which ends it
-		err = errors.Join(err, f.Mend(0), command.Wait())
+		_ = c.input.Close() // which ends it
+		err = errors.Join(err, f.Mend(0), c.command.Wait())
 	}()
-	if _, err := fmt.Fprintln(input, "flow write"); err != nil {
+	if _, err := fmt.Fprintln(c.input, "flow write"); err != nil {
 		return 0, 0, err
 	}
 	var at clock.Time
-	for lines := bufio.NewScanner(output); failed == 0; {
-		if !lines.Scan() {
-			return 0, 0, fmt.Errorf("it has ended: %w", lines.Err())
+	for failed == 0 {
+		if !c.lines.Scan() {
+			return 0, 0, fmt.Errorf("it has ended: %w", c.lines.Err())
 		}
-		words := strings.Fields(lines.Text())
+		words := strings.Fields(c.lines.Text())
 		ns, _ := strconv.ParseInt(words[len(words)-1], 10, 64)
 		switch since := clock.Time(ns).Sub(at); {
 		case words[0] == "first" && words[1] == "0":
