@@ -169,10 +169,8 @@ func (t *nvlink) share(g *access.Grant, r *region) ([]byte, error) {
 		return nil, err
 	}
 	defer driver.CloseBlocks(blocks)
-	if len(blocks) > blocksMax {
-		return nil, errs.New(errs.NotHere, "nvlink.share", "the region has %d chunks, more than %d", len(blocks),
-			blocksMax).
-			WithHint("register parts of it")
+	if err := tooMany("nvlink.share", blocks); err != nil {
+		return nil, err
 	}
 	b := append([]byte{version}, devices[r.ordinal].UUID[:]...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(blocks)))
@@ -183,6 +181,15 @@ func (t *nvlink) share(g *access.Grant, r *region) ([]byte, error) {
 		}
 	}
 	return b, nil
+}
+
+// tooMany returns why a region with these blocks cannot be shared, nil if it can.
+func tooMany(op string, blocks []driver.Block) error {
+	if len(blocks) <= blocksMax {
+		return nil
+	}
+	return errs.New(errs.NotHere, op, "the region has %d chunks, more than %d", len(blocks), blocksMax).
+		WithHint("register parts of it")
 }
 
 func (t *nvlink) appendBlock(b []byte, g *access.Grant, block *driver.Block) ([]byte, error) {

@@ -120,10 +120,7 @@ func (t *mnnvl) offer(from transport.Peer, g *guest, name hazard.Region, serial 
 		return nil, t.refuses(g, errs.AddressNotRegistered)
 	}
 	var err error
-	if o.blocks, err = driver.ShareByFabric(r.Addr, r.Size, r.ordinal); err == nil && len(o.blocks) > blocksMax {
-		err = tooMany(len(o.blocks))
-	}
-	if err != nil {
+	if o.blocks, err = r.fabricBlocks(); err != nil {
 		undo()
 		return nil, err
 	}
@@ -137,7 +134,11 @@ func (t *mnnvl) refuses(g *guest, code errs.Code) *errs.Error {
 		WithScope(errs.ScopeSlice, errs.SideRemote)
 }
 
-func tooMany(chunks int) error {
-	return errs.New(errs.NotHere, "cuda.share", "the region has %d chunks, more than %d", chunks, blocksMax).
-		WithHint("register parts of it")
+// fabricBlocks returns the blocks behind a region, with handles for other hosts.
+func (r *region) fabricBlocks() ([]driver.Block, error) {
+	blocks, err := driver.ShareByFabric(r.Addr, r.Size, r.ordinal)
+	if err == nil {
+		err = tooMany("cuda.share", blocks)
+	}
+	return blocks, err
 }

@@ -162,16 +162,21 @@ func (gs *guests) holding(name hazard.Region, peer *transport.Peer) (list []*gue
 	return list
 }
 
-// rename notes that a region goes by another name, or with forget that it has ended.
-func (gs *guests) rename(old hazard.Region, forget bool) {
+// rename notes that a region goes by another name.
+func (gs *guests) rename(old hazard.Region) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	if gs.renamed == nil {
 		gs.renamed = map[hazard.Region]bool{}
 	}
-	if gs.renamed[old] = true; forget {
-		delete(gs.renamed, old)
-	}
+	gs.renamed[old] = true
+}
+
+// forgetName drops the note of rename, once the region has ended.
+func (gs *guests) forgetName(old hazard.Region) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	delete(gs.renamed, old)
 }
 
 func (gs *guests) wasRenamed(name hazard.Region) bool {

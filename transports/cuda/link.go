@@ -38,9 +38,6 @@ type entrance interface {
 // up reports whether a rail is up in just this generation; a stale link, nil, has none.
 func (l *link) up(r transport.Rail) bool { return l != nil && l.Up(r) }
 
-// Tick implements the traffic of ways that have nothing to do while the rail is up.
-func (l *link) Tick() {}
-
 // Abandon implements kit.Traffic.
 func (l *link) Abandon(cause *errs.Error) {
 	l.t.Drop(cause, func(s *transport.Slice, of *link) bool { return of == l && l.Over(s) })

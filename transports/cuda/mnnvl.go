@@ -165,11 +165,8 @@ func (t *mnnvl) unshared(r *region) error {
 	case r.Permission == mem.LocalReadWrite:
 		return nil // nor that
 	}
-	blocks, err := driver.ShareByFabric(r.Addr, r.Size, r.ordinal)
+	blocks, err := r.fabricBlocks()
 	driver.CloseBlocks(blocks)
-	if err == nil && len(blocks) > blocksMax {
-		err = tooMany(len(blocks))
-	}
 	return err
 }
 
@@ -232,7 +229,7 @@ func (t *mnnvl) Remap(ctx context.Context, key transport.LocalKey, _ transport.R
 		return err
 	}
 	t.look(r)
-	t.guests.rename(old, false)
+	t.guests.rename(old)
 	r.name.Store(&name)
 	t.byName.Store(name, r)
 	t.byName.Delete(old)
@@ -258,7 +255,7 @@ func (t *mnnvl) Deregister(ctx context.Context, key transport.LocalKey) error {
 		t.byName.Delete(name)
 		t.names.Remove(name)
 		untold = append(untold, t.revoke(ctx, news{name: name, closed: true}, nil))
-		t.guests.rename(name, true)
+		t.guests.forgetName(name)
 	}
 	return errors.Join(append(untold, r.unkeep())...)
 }
