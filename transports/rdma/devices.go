@@ -394,7 +394,7 @@ func namesOf(r *kit.Reader) (names []string, err error) {
 
 // again asks the peer for its devices, after it has said that one came.
 func (l *link) again() {
-	answer, err := l.call(append(message(kindHello, uint64(l.number)), protocol), l.t.settings.DialLimit)
+	answer, err := l.call(l.hello(), l.t.settings.DialLimit)
 	if err == nil {
 		var names []string
 		if names, err = namesOf(kit.NewReader(answer)); err == nil {

@@ -3,7 +3,6 @@ package rdma
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -198,33 +197,17 @@ func (l *link) isReady() bool {
 
 // proof reports an error that proves that the peer's queue pairs for this link are gone.
 func proof(err error) bool {
-	var e *errs.Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	switch e.Code {
-	case errs.PeerRestarted, errs.EngineClosed, errs.Stale:
-		return true
-	case errs.PeerUnreachable:
-		return e.Side == errs.SideRemote
-	}
-	return false
+	e := errs.From(Name, err)
+	return e.Code == errs.EngineClosed || e.Code == errs.Stale || e.EndsPeer()
 }
 
 // final reports an error after which no call to this peer can succeed.
 func final(err error) bool {
-	var e *errs.Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	switch e.Code {
-	case errs.PeerRestarted, errs.EngineClosed, errs.PeerNotAdmitted, errs.Stale, errs.NotImplemented, errs.Protocol,
-		errs.TooManyRequests:
+	switch errs.CodeOf(err) {
+	case errs.PeerNotAdmitted, errs.NotImplemented, errs.Protocol, errs.TooManyRequests:
 		return true
-	case errs.PeerUnreachable:
-		return e.Side == errs.SideRemote
 	}
-	return false
+	return proof(err)
 }
 
 // call calls the peer, for a time.
@@ -415,10 +398,15 @@ func (l *link) hear(ctx context.Context, n news) bool {
 			return false
 		}
 	}
+	l.tell(n, named)
+	return true
+}
+
+// tell hands the epoch of a fence to the core.
+func (l *link) tell(n news, named transport.RemoteKey) {
 	if n.floor != 0 && !n.closed {
 		l.t.sink.Fenced(l.number, named, n.floor)
 	}
-	return true
 }
 
 // apply shuts the keys of a region, and returns one of them.

@@ -410,9 +410,7 @@ func (r *rail) greet(ours *end) (*end, error) {
 		for _, other := range l.list() {
 			other.evict(n.region)
 		}
-		if n.floor != 0 && !n.closed {
-			l.t.sink.Fenced(l.number, named, n.floor)
-		}
+		l.tell(n, named)
 	}
 	return &theirs, nil
 }
