@@ -1,8 +1,6 @@
 package rdma
 
 import (
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -126,10 +124,7 @@ func (t *guests) disconnected(peer transport.ID) bool {
 
 // close closes pairs of a guest, each after the connection that is under way on its rail.
 func (g *guest) close(which func(*guestLane) bool) (failed error) {
-	g.mu.Lock()
-	rails := slices.Collect(maps.Values(g.rails))
-	g.mu.Unlock()
-	for _, r := range rails {
+	for _, r := range g.list() {
 		r.busy <- struct{}{}
 		if err := g.closeLanes(r, which); err != nil {
 			failed = err

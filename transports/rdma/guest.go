@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -179,6 +181,13 @@ func (g *guest) admitLocked(r *guestRail, turn uint64) *errs.Error {
 			WithScope(errs.ScopeRail, errs.SideRemote)
 	}
 	return nil
+}
+
+// list returns the rails of the guest.
+func (g *guest) list() []*guestRail {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Collect(maps.Values(g.rails))
 }
 
 // all returns the guests of a peer, of everybody for the zero ID.

@@ -139,8 +139,7 @@ func settled(given any) (Settings, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.DialLimit < 0 || s.Clock < 0 || s.Scan < 0 || s.Pause < 0 ||
-		s.Keep < 0 || s.Quiet < 0 {
+	if min(s.DialLimit, s.Clock, s.Scan, s.Pause, s.Keep, s.Quiet) < 0 {
 		return s, errs.New(errs.InvalidArgument, "rdma.settings", "a limit is negative")
 	}
 	s.DialLimit = cmp.Or(s.DialLimit, 2*time.Second)

@@ -62,13 +62,7 @@ func (t *guests) hear(g *guest, now time.Time) {
 
 // moved reports whether requests have come by a queue pair of the guest since the last look. The first look finds some.
 func (g *guest) moved() (any bool) {
-	g.mu.Lock()
-	rails := make([]*guestRail, 0, len(g.rails))
-	for _, r := range g.rails {
-		rails = append(rails, r)
-	}
-	g.mu.Unlock()
-	for _, r := range rails {
+	for _, r := range g.list() {
 		select {
 		case r.busy <- struct{}{}:
 		default:
