@@ -3,7 +3,6 @@ package ascend
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -136,7 +135,7 @@ func (t *ascend) revoke(ctx context.Context, r *region, peer *transport.Peer, ep
 	r.mu.Unlock()
 	n := news{region: uint64(r.key), floor: epoch, closed: epoch == transport.ForGood}
 	deaf := t.ask(ctx, list, func(g *guest) []byte { return n.encode(message(kindNews, g.key.link)) })
-	if connected(deaf) {
+	if slices.ContainsFunc(deaf, (*guest).isConnected) {
 		t.instance.replace("a peer did not answer to a fence")
 		part(deaf)
 	}
@@ -152,7 +151,7 @@ func (t *ascend) ask(ctx context.Context, list []*guest, question func(*guest) [
 	for _, g := range list {
 		wait.Go(func() {
 			_, err := t.host.Call(ctx, g.peer, question(g))
-			if died(err) {
+			if err != nil && errs.From(Name, err).EndsPeer() {
 				_, err = t.host.Call(ctx, g.peer, question(g))
 			}
 			switch {
@@ -172,34 +171,27 @@ func (t *ascend) ask(ctx context.Context, list []*guest, question func(*guest) [
 
 // ended reports an error that proves that a peer has no such link any more.
 func ended(err error) bool {
-	var e *errs.Error
-	if !errors.As(err, &e) {
-		return false
-	}
+	e := errs.From(Name, err)
 	return e.Code == errs.Stale || e.Code == errs.EngineClosed || e.EndsPeer()
 }
 
-// died reports an error that proves the end of a peer's process.
-func died(err error) bool {
-	var e *errs.Error
-	return errors.As(err, &e) && e.EndsPeer()
+// isConnected reports whether the guest may have a link.
+func (g *guest) isConnected() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.connected
 }
 
-// connected reports whether one of the guests may have a link.
-func connected(list []*guest) bool {
-	return slices.ContainsFunc(list, func(g *guest) bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		return g.connected
-	})
+func (g *guest) setConnected(connected bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.connected = connected
 }
 
 // part notes that guests have no link.
 func part(list []*guest) {
 	for _, g := range list {
-		g.mu.Lock()
-		g.connected = false
-		g.mu.Unlock()
+		g.setConnected(false)
 	}
 }
 
@@ -217,7 +209,7 @@ func (t *ascend) apart(ctx context.Context, work func(engine *hixl.Engine) *errs
 		t.mu.Unlock()
 		t.kickAll()
 	}()
-	list := slices.DeleteFunc(t.guests.all(), func(g *guest) bool { return !connected([]*guest{g}) })
+	list := slices.DeleteFunc(t.guests.all(), func(g *guest) bool { return !g.isConnected() })
 	deaf := t.ask(ctx, list, func(g *guest) []byte { return message(kindPart, g.key.link) })
 	limited, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
@@ -281,9 +273,7 @@ func (t *ascend) serveHello(ctx context.Context, from transport.Peer, link uint6
 		t.mu.Unlock()
 		return nil, errs.New(errs.Timeout, "ascend.serve", "registrations are being ended")
 	}
-	g.mu.Lock()
-	g.connected = true // before mu is given back: the next call of apart sees it
-	g.mu.Unlock()
+	g.setConnected(true) // before mu is given back: the next call of apart sees it
 	t.mu.Unlock()
 	answer := greeting{}
 	for _, key := range reached {
