@@ -2,7 +2,6 @@ package delegate
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -175,7 +174,7 @@ func (d *desk) halt(ctx context.Context, meant func(from transport.ID, s *served
 		select {
 		case <-s.done:
 		case <-ctx.Done():
-			return errs.Wrap(errs.Timeout, "delegate.revoke", errors.New("an order of a peer has not ended")).
+			return errs.New(errs.Timeout, "delegate.revoke", "an order of a peer has not ended").
 				WithScope(errs.ScopeLink, errs.SideLocal)
 		}
 	}

@@ -268,19 +268,17 @@ func (p *port) deliver(n int) int {
 func (p *port) failedSlice(end *transport.Completion, e *C.tp_end) {
 	length := end.Bytes
 	end.Bytes = uint64(e.bytes)
-	switch {
-	case e.error != 0:
-		words := (*C.tent_error)(mem.Pointer(uintptr(e.error)))
-		end.Err = p.takeError("slice", words)
-		freeError(words)
-		if end.Bytes >= length {
-			end.Bytes = 0
-		}
-	default:
+	if end.Bytes >= length || e.error == 0 {
 		end.Bytes = 0
+	}
+	if e.error == 0 {
 		end.Err = p.senseless("a slice of %d bytes ended without an error and with %d bytes", length, uint64(e.bytes))
 		end.Err.Scope = errs.ScopeSlice
+		return
 	}
+	words := (*C.tent_error)(mem.Pointer(uintptr(e.error)))
+	end.Err = p.takeError("slice", words)
+	freeError(words)
 }
 
 // out reports whether slices are accepted that have not completed.
