@@ -23,13 +23,8 @@ class Work:
     regions: int = 1  # of verb `pages`
 
     def __str__(self) -> str:
-        size = (
-            f"{self.size} B"
-            if self.size < KIB
-            else f"{self.size // KIB} KiB"
-            if self.size < MIB
-            else f"{self.size // MIB} MiB"
-        )
+        units = ((MIB, "MiB"), (KIB, "KiB"), (1, "B"))
+        size = next(f"{self.size // scale} {unit}" for scale, unit in units if self.size >= scale)
         return f"{self.verb.upper()} {size if self.count == 1 else f'{self.count} x {size}'}"
 
 

@@ -167,13 +167,6 @@ def quantity(value: float | None, unit: str, signed: bool = False) -> str:
 def digits(value: float, signed: bool) -> str:
     """Three significant digits without an exponent; two after the point at most."""
     size = abs(value)
-    text = (
-        f"{value:.0f}"
-        if size >= 100
-        else f"{value:.1f}"
-        if size >= 10
-        else f"{value:.3g}"
-        if size < 1
-        else f"{value:.2f}"
-    )
+    places = 0 if size >= 100 else 1 if size >= 10 else 2
+    text = f"{value:.3g}" if size < 1 else f"{value:.{places}f}"
     return f"+{text}" if signed and value > 0 else text
