@@ -160,7 +160,7 @@ func (c *Core) tendRail(r *railState, now clock.Time) {
 		}
 		end = r.life.Breaker.Until()
 	}
-	if !r.link.spec.Probes || (r.life.State() == rail.Paused && r.life.Barren(&r.link.options.Settings)) {
+	if !r.link.spec.Probes || (r.life.State() == rail.Paused && r.life.DeliversNothing(&r.link.options.Settings)) {
 		c.timers.Set(&r.timer, end)
 		return
 	}

@@ -254,7 +254,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 			c.resendFlight(old, now)
 		}
 	}
-	barren := old != nil && c.inherit(r, old, now)
+	paused := old != nil && c.inherit(r, old, now)
 	l.rails[info.Rail.Index] = r
 	c.plug(r, now)
 	if old != nil {
@@ -264,8 +264,8 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	l.up++
 	l.dialing, l.worked, l.cause = false, true, nil
 	c.railEvent(event.Event{Kind: event.RailUp}, r, now)
-	if barren {
-		n := r.life.BarrenCount()
+	if paused {
+		n := r.life.LostInARow()
 		c.railPaused(r, n, strconv.Itoa(n)+" generations in a row delivered nothing", nil, now)
 	}
 	if l.answers() { // nobody else can have let us in
@@ -282,7 +282,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	}
 	c.rerank(l)
 	c.timers.Set(&r.timer, now)
-	if barren {
+	if paused {
 		c.tendLink(l, now)
 	}
 	if r.life.State() == rail.Probation && l.spec.Probes { // proved before it is needed
@@ -292,12 +292,12 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 
 // inherit hands over the history of a rail to its next generation, which is trusted little by little. It reports
 // whether that begins with a pause, because the last ones delivered nothing.
-func (c *Core) inherit(r, old *railState, now clock.Time) (barren bool) {
+func (c *Core) inherit(r, old *railState, now clock.Time) (paused bool) {
 	r.meter, r.health = old.meter, old.health
 	r.errors, r.carried, r.lastGood = old.errors, old.carried, old.lastGood
-	barren = r.life.Inherit(&old.life, &r.link.options.Settings, now)
+	paused = r.life.Inherit(&old.life, &r.link.options.Settings, now)
 	r.resize()
-	return barren
+	return paused
 }
 
 func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railState {
@@ -345,7 +345,7 @@ func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error,
 	l := r.link
 	c.observe(r, rail.Ended, now)
 	note := ""
-	if r.life.Barren(&l.options.Settings) {
+	if r.life.DeliversNothing(&l.options.Settings) {
 		note = "it delivered nothing, as those before"
 	}
 	c.railEvent(event.Event{Kind: event.RailDown, Note: note, Err: cause}, r, now)

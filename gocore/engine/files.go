@@ -94,7 +94,7 @@ func (e *Engine) OpenFile(ctx context.Context, name string, o FileOptions) (Segm
 		e.leavePeer(p)
 		return 0, err
 	}
-	p.importFile()
+	p.importFile(ctx)
 	return e.opened(&handle{peer: p, base: fileRegion, name: made.Path}), nil
 }
 
@@ -205,15 +205,15 @@ func (e *Engine) filePeer(made *transport.FileCard, durability request.Durabilit
 }
 
 // importFile has the transports open the file now, where the caller waits for its disk anyway, and not with the first
-// transfer. One that does not take it is not asked again, one that could not is, and its reason is that of the plan.
-func (p *peer) importFile() {
+// transfer. One that does not take it is not asked again; one that could not is, and so are all others once ctx ended.
+func (p *peer) importFile(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	links, remote := *p.links.Load(), p.regions.Load().byID[fileRegion]
 	remote.refused = map[int]string{}
 	for i, port := range p.engine.ports {
 		descriptor := remote.descriptors[port.name]
-		if links[i].id == 0 || len(descriptor) == 0 || remote.keys[i] != 0 {
+		if links[i].id == 0 || len(descriptor) == 0 || remote.keys[i] != 0 || ctx.Err() != nil {
 			continue
 		}
 		key, err := port.transport.Import(links[i].link, descriptor)

@@ -66,17 +66,17 @@ func (e Event) String() string {
 //
 // While the whole peer is silent (Presence), no rail of it changes its state for silence.
 //
-// A generation is barren if something that it was given was lost, and nothing was delivered. Connections come up then,
+// A generation is lost if something that it was given was lost, and nothing was delivered. Connections come up then,
 // and carry no payload, as in a path MTU black hole (RFC 2923, 2.1). Threshold of them in a row open the breaker, and
-// then each further one does. What proves the others a small answer proves too, so no probe ends such a pause.
+// then each further one does. A small answer passes over such a path as well, so no probe ends such a pause.
 type Life struct {
-	state   State
-	back    clock.Time // when the rail last left a pause or a suspicion; 0 if it never was out
-	lost    bool       // something that this generation was given
-	brought bool       // this generation has delivered something
-	barren  int        // generations in a row before this one that were, of those that were given something
-	Breaker Breaker
-	Start   SlowStart
+	state      State
+	back       clock.Time // when the rail last left a pause or a suspicion; 0 if it never was out
+	lost       bool       // something that this generation was given
+	brought    bool       // this generation has delivered something
+	lostInARow int        // generations before this one, of those that were given something
+	Breaker    Breaker
+	Start      SlowStart
 }
 
 // Change is the effect of an event.
@@ -97,18 +97,18 @@ func Born(onProbation bool) (l Life) {
 }
 
 // Inherit takes over the memory of the generation before. The rail was just proved to work, so its breaker closes,
-// unless too many generations were barren; it is trusted little by little. Inherit reports whether the last one has
+// unless too many generations were lost; it is trusted little by little. Inherit reports whether the last one has
 // opened the breaker.
 func (l *Life) Inherit(old *Life, s *Settings, now clock.Time) (opened bool) {
-	l.Breaker, l.barren = old.Breaker, old.barren
+	l.Breaker, l.lostInARow = old.Breaker, old.lostInARow
 	switch {
 	case old.brought:
-		l.barren = 0
+		l.lostInARow = 0
 	case old.lost:
-		l.barren++
+		l.lostInARow++
 	}
 	switch {
-	case !l.Barren(s):
+	case !l.DeliversNothing(s):
 		l.Breaker.Close(now)
 	case old.lost && !old.brought:
 		opened = l.Breaker.Trip(s, now)
@@ -120,11 +120,11 @@ func (l *Life) Inherit(old *Life, s *Settings, now clock.Time) (opened bool) {
 	return opened
 }
 
-// Barren reports whether the last generations were, and this one has not shown yet that it is better.
-func (l *Life) Barren(s *Settings) bool { return !l.brought && l.barren >= s.Threshold }
+// DeliversNothing reports whether the last generations were, and this one has not shown yet that it is better.
+func (l *Life) DeliversNothing(s *Settings) bool { return !l.brought && l.lostInARow >= s.Threshold }
 
-// BarrenCount is the number of generations before this one, in a row, that were barren.
-func (l *Life) BarrenCount() int { return l.barren }
+// LostInARow is the number of generations before this one, in a row, that were lost.
+func (l *Life) LostInARow() int { return l.lostInARow }
 
 // Lose notes that something was out on the rail when its generation ended.
 func (l *Life) Lose() { l.lost = true }
@@ -183,7 +183,7 @@ func (l *Life) note(e Event, s *Settings, now clock.Time) (opened bool) {
 			l.Breaker.Close(now)
 		}
 	case Proved:
-		if l.state == Paused && !l.Barren(s) && l.Start.good >= l.Breaker.Trust(s, now) {
+		if l.state == Paused && !l.DeliversNothing(s) && l.Start.good >= l.Breaker.Trust(s, now) {
 			l.Breaker.Close(now)
 		}
 	case Spoke:

@@ -149,8 +149,8 @@ func (p *theatre) describe(c Change) string {
 	if n := p.life.Breaker.Failures(); n > 0 {
 		text += fmt.Sprintf(", failures %d", n)
 	}
-	if n := p.life.BarrenCount(); n > 0 {
-		text += fmt.Sprintf(", barren %d", n)
+	if n := p.life.LostInARow(); n > 0 {
+		text += fmt.Sprintf(", lost in a row %d", n)
 	}
 	if c.Recovered() {
 		text += ", recovered"

@@ -242,3 +242,19 @@ def test_a_file_without_a_path_is_refused(agents: Agents, tmp_path: Path) -> Non
     with pytest.raises(nixl.nixlInvalidParamError, match="FILE descriptor"):
         agent.register_memory([(0, BLOCK, 1 << 20, "")], "FILE")
     assert os.listdir(tmp_path) == []
+
+
+def test_ranges_of_two_lengths_are_refused_before_a_file_grows(agents: Agents, seed: int, tmp_path: Path) -> None:
+    agent, memory = agents("a", backends=["POSIX"]), Memory(2 * BLOCK, seed)
+    register(agent, memory)
+    here = agent.prep_xfer_dlist("", blocks(memory, 2), "DRAM")
+    with opened(tmp_path, 2) as files:
+        listed = agent.register_memory([(0, 2 * BLOCK, fd, "") for fd in files], "FILE")
+        there = agent.prep_xfer_dlist("a", [(0, BLOCK, files[0]), (0, 2 * BLOCK, files[1])], "FILE")
+        handle = agent.make_prepped_xfer("WRITE", here, [0, 1], there, [0, 1])
+        with pytest.raises(nixl.nixlMismatchError, match="two lengths"):
+            agent.transfer(handle)
+        agent.release_xfer_handle(handle)
+        assert set(contents(tmp_path).values()) == {b""}
+        agent.deregister_memory(listed)
+    memory.check()

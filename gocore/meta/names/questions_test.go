@@ -19,12 +19,11 @@ import (
 	"google.golang.org/grpc"
 )
 
-// mute is a server that takes questions and never answers; asked hears of the first bytes of each connection.
-func mute(t *testing.T) (address string, asked chan struct{}) {
+// server carries out each connection by itself, until the test ends.
+func server(t *testing.T, each func(net.Conn)) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	asked = make(chan struct{}, 64)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -34,14 +33,7 @@ func mute(t *testing.T) (address string, asked chan struct{}) {
 			}
 			running.Go(func() {
 				defer conn.Close()
-				for first := true; ; first = false {
-					if _, err := conn.Read(make([]byte, 4096)); err != nil {
-						return
-					}
-					if first {
-						asked <- struct{}{}
-					}
-				}
+				each(conn)
 			})
 		}
 	})
@@ -49,7 +41,23 @@ func mute(t *testing.T) (address string, asked chan struct{}) {
 		require.NoError(t, listener.Close())
 		running.Wait()
 	})
-	return listener.Addr().String(), asked
+	return listener.Addr().String()
+}
+
+// mute is a server that takes questions and never answers; asked hears of the first bytes of each connection.
+func mute(t *testing.T) (address string, asked chan struct{}) {
+	t.Helper()
+	asked = make(chan struct{}, 64)
+	return server(t, func(conn net.Conn) {
+		for first := true; ; first = false {
+			if _, err := conn.Read(make([]byte, 4096)); err != nil {
+				return
+			}
+			if first {
+				asked <- struct{}{}
+			}
+		}
+	}), asked
 }
 
 // A question ends with its context, also where that is canceled long before its deadline.

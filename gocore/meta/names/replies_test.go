@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,38 +17,21 @@ import (
 // answering is a server that knows GET alone, and answers it with one text.
 func answering(t *testing.T, answer string) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			conn, err := listener.Accept()
+	return server(t, func(conn net.Conn) {
+		for question := make([]byte, 4096); ; {
+			n, err := conn.Read(question)
 			if err != nil {
 				return
 			}
-			running.Go(func() {
-				defer conn.Close()
-				for question := make([]byte, 4096); ; {
-					n, err := conn.Read(question)
-					if err != nil {
-						return
-					}
-					text := answer
-					if asked := string(question[:n]); !strings.Contains(asked, "get") {
-						text = strings.Repeat("-ERR unknown command\r\n", strings.Count(asked, "*"))
-					}
-					if _, err := conn.Write([]byte(text)); err != nil {
-						return
-					}
-				}
-			})
+			text := answer
+			if asked := string(question[:n]); !strings.Contains(asked, "get") {
+				text = strings.Repeat("-ERR unknown command\r\n", strings.Count(asked, "*"))
+			}
+			if _, err := conn.Write([]byte(text)); err != nil {
+				return
+			}
 		}
 	})
-	t.Cleanup(func() {
-		require.NoError(t, listener.Close())
-		running.Wait()
-	})
-	return listener.Addr().String()
 }
 
 // A server in the place of Redis cannot end this process by the length that an answer announces.

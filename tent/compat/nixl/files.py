@@ -247,11 +247,10 @@ class Files:
             return FileRanges({fd: self._registered(fd) for fd in np.unique(rows[:, 2]).tolist()}, rows)
 
     @contextlib.contextmanager
-    def reached(self, ranges: FileRanges, chosen: Any, grows: bool) -> Iterator[tuple[Any, Any]]:
-        """The chosen ranges, and the numbers of their segments. Files that are too short grow if `grows`. None is
+    def reached(self, ranges: FileRanges, rows: Any, grows: bool) -> Iterator[Any]:
+        """The numbers of the segments of some rows. Files that are too short grow if `grows`. None is
         registered or taken back meanwhile."""
         with self._lock:
-            rows = ranges.rows[chosen]
             devices, places = np.unique(rows[:, 2], return_inverse=True)
             ends = np.zeros(len(devices), np.uint64)
             np.maximum.at(ends, places, rows[:, 0] + rows[:, 1])
@@ -259,7 +258,7 @@ class Files:
             # All of them before one of them grows.
             short = [(file, end) for file, end in zip(own, ends.tolist(), strict=True) if file.check(end, grows)]
             self._reopen([file for file, _ in short], [end if grows else None for _, end in short])
-            yield rows, np.array([file.segment._handle for file in own], np.int64)[places]
+            yield np.array([file.segment._handle for file in own], np.int64)[places]
 
     def _reopen(self, short: list[_File], sizes: list[int | None]) -> None:
         before = [file.segment for file in short]

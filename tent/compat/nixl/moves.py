@@ -104,10 +104,10 @@ class Moves:
             raise nixlNotSupportedError("a transfer with a file carries no notification: call send_notif() at its end")
         if here.addresses is None or not len(src):
             return []
-        own = here.rows[src]
-        with self._memory.files.reached(there, dst, grows=op != READ) as (rows, segments):
-            if (own[:, 1] != rows[:, 1]).any():
-                raise nixlMismatchError("a range of memory and its range of a file are of two lengths")
+        own, rows = here.rows[src], there.rows[dst]
+        if (own[:, 1] != rows[:, 1]).any():  # before a file grows
+            raise nixlMismatchError("a range of memory and its range of a file are of two lengths")
+        with self._memory.files.reached(there, rows, grows=op != READ) as segments:
             given, _ = terms(**self._options.terms)
             requests = np.empty((len(rows), RECORD_WORDS), np.uint64)
             requests[:, 5:] = filled(op, self._engine._default_priority, given)
