@@ -34,12 +34,10 @@ FUNCTION = re.compile(r"^func .*?\{$.*?^\}$", re.M | re.S)
 
 @cache
 def files(*patterns: str) -> tuple[str, ...]:
-    """Files of the repository by git's patterns, without those that are generated, or of a user's environment."""
-    environments = {config.parent.name for config in ROOT.glob("*/pyvenv.cfg")}
+    """Files of the repository by git's patterns, those that are generated left out."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    own = (n for n in names if n.partition("/")[0] not in environments)
-    return tuple(n for n in own if (ROOT / n).is_file() and not generated(n))
+    return tuple(n for n in names if (ROOT / n).is_file() and not generated(n))
 
 
 @cache
