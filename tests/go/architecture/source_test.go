@@ -98,8 +98,8 @@ func withinAny(pkg string, folders []string) bool {
 }
 
 // skipped are folders without sources of ours: build results and environments.
-var skipped = map[string]bool{".git": true, ".venv": true, "build": true, "dist": true, "testdata": true,
-	"node_modules": true}
+var skipped = map[string]bool{".git": true, ".venv": true, "venv": true, "env": true, "build": true, "dist": true,
+	"testdata": true, "node_modules": true}
 
 // walk visits the files of the repository.
 func walk(t *testing.T, visit func(name string, text func() string)) {
