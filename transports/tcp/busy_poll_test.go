@@ -154,3 +154,26 @@ func spunOn(tr *Transport, group int) *responderLane {
 	}
 	return nil
 }
+
+// TestAWorkerLooksForTheNextTransferBehindAWholeOne has a turn at a part of a WRITE, whose sender is busy, and one at
+// the rest of it.
+func TestAWorkerLooksForTheNextTransferBehindAWholeOne(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(fds[1]) })
+	p := newPacketsOver(t, fds[0], fds[1], 1<<20, shield{})
+	p.conn.t.spinners = max(p.conn.t.spinners, 1)
+	frame, payload := p.frame(1, 90_000, 30_000)
+	looks := func(part []byte) (failed uint32) {
+		p.rx.spins = spinRecord{}
+		n, err := unix.Write(p.other, part)
+		require.NoError(t, err)
+		require.Equal(t, len(part), n, "the socket holds all of it")
+		p.readMu.Lock()
+		require.True(t, p.conn.t.read(p.w, &p.conn, true))
+		return p.rx.spins.misses
+	}
+	require.Zero(t, looks(frame[:20_000]))
+	require.EqualValues(t, 1, looks(frame[20_000:]))
+	require.Equal(t, payload, p.memory[:len(payload)])
+}

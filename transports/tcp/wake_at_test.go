@@ -27,12 +27,17 @@ type packets struct {
 }
 
 func newPackets(t *testing.T, size int, s shield) *packets {
+	fd, peer := connection(t)
+	return newPacketsOver(t, fd, peer, size, s)
+}
+
+// newPacketsOver is newPackets over a connection of its caller.
+func newPacketsOver(t *testing.T, fd, peer, size int, s shield) *packets {
 	tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
 	memory := mapping(t, size)
 	region, _, err := tr.Register(context.Background(), regionOf(memory))
 	require.NoError(t, err)
 	stopWorkers(t, tr) // for good
-	fd, peer := connection(t)
 	p := &packets{pairLane: pairLane{tr.newResponderLane(fd, netip.Addr{}), peer}, t: t, memory: memory,
 		key: region, w: tr.newWorker()}
 	t.Cleanup(p.closeLane)

@@ -145,9 +145,10 @@ func epollModify(epfd, fd int, event *unix.EpollEvent) {
 		uintptr(unsafe.Pointer(event)), 0, 0)
 }
 
-// spinBytes is the longest burst after which looking for the next one pays. Between the pieces of much payload a sleep
-// costs less than looks: the sender is busy filling the socket, and wants the core.
-const spinBytes = 64 << 10
+// spinBytes is the longest burst after which looking for the next one pays. Its sender goes on when it has heard of the
+// end. Between the pieces of much payload a sleep costs less than looks: the sender is busy filling the socket, and
+// wants the core (docs/design/decisions 0211).
+const spinBytes = 512 << 10
 
 // serve handles an event of a connection. A goroutine that reads it meanwhile arms it afterwards.
 func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
@@ -181,13 +182,14 @@ func (t *Transport) read(w *worker, c *conn, alone bool) (open bool) {
 	defer c.letGo()
 	defer c.holdReading(false)
 	_, initiates := c.lane.(*initiatorLane)
-	open, bulk := true, false
+	open, burst := true, 0
 	for turns := 0; open && turns < 64; turns++ {
 		var n int
 		n, open = c.drain(w, c.turn())
-		bulk = bulk || n > spinBytes || c.rx.stage == wantPayload
-		if n == 0 && open && alone && !initiates && !bulk {
+		burst += n
+		if n == 0 && open && alone && !initiates && c.rx.stage != wantPayload && burst <= spinBytes {
 			n, open = t.spin(w, c)
+			burst = n
 		}
 		w.flush()
 		if n == 0 {
