@@ -144,7 +144,7 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 			r.device.noteDelivery(r, a, delivered, took, now)
 			r.came = a.Length
 			r.brought[a.Class] += delivered
-			r.lastGood = now
+			r.lastGood, r.answered = now, 0
 		}
 	}
 	switch {

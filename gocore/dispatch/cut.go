@@ -367,13 +367,14 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 		a.Pieces, a.First = parts, uint32(p.offset/parts.Bytes)
 		a.Local, a.Remote = t.spec.Local, t.spec.Remote
 	}
-	a.rail, a.pieces, a.started, a.state = r, p, now, attemptOut
+	a.rail, a.pieces, a.started, a.begun, a.state = r, p, now, c.awake(now), attemptOut
 	for ; p != nil; p = p.sibling {
 		c.launchPiece(p, a, now)
 	}
 	if r.slices == 0 {
 		r.meter.Begin(now)
 		r.beginSilence(c.awake(now))
+		r.answered = 0
 		if l.answers() {
 			c.expectAnswer(l.peer, now)
 		}
@@ -385,7 +386,7 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 	r.flight.PushBack(&a.flight, a)
 	r.bytes += length
 	r.slices++
-	a.ahead, a.brought, a.passed = r.bytes, r.brought[a.Class], false
+	a.ahead, a.brought, a.passed, a.forgotten = r.bytes, r.brought[a.Class], 0, false
 	r.posted = c.ids
 	l.outstanding++
 	l.flying[t.spec.Class]++

@@ -343,21 +343,12 @@ func (c *Core) releasePeers(p *peer) {
 	}
 }
 
-// endStalled ends tasks that are being served and have made no progress for the stall limit. Slices that others have
-// passed are sent again first, hedgesMost times in all.
+// endStalled ends tasks that are being served and have made no progress for the stall limit.
 func (c *Core) endStalled(now clock.Time) {
 	limit := c.options.Stall
-	awake := c.awake(now)
-	since := awake.Add(-limit)
+	since := c.awake(now).Add(-limit)
 	for t := c.served.First(); t != nil && t.progress <= since; t = c.served.First() {
-		last := c.lastSign(t)
-		if c.resendPassed(t, now) {
-			last = awake
-		}
-		if !t.live() { // its route was closed meanwhile
-			continue
-		}
-		if last > since {
+		if last := c.lastSign(t); last > since {
 			c.postpone(t, last)
 			continue
 		}
@@ -401,35 +392,13 @@ func (c *Core) lastSign(t *task) clock.Time {
 	return last
 }
 
-// lastSign is when the rail of a slice last moved bytes. A slice that others have passed does not claim that.
+// lastSign is when the rail of a slice last moved bytes. A slice claims neither those that moved before it, as a
+// handshake's, nor any once it is forgotten.
 func (a *attempt) lastSign() clock.Time {
-	if a.passed {
+	if a.forgotten || a.rail.noted <= a.begun {
 		return 0
 	}
 	return a.rail.noted
-}
-
-// isPassed reports whether slices that were posted behind this one on its rail have come back, of as many bytes as its
-// own. Those of its class alone count: others may be served first, also at the peer.
-func (a *attempt) isPassed() bool {
-	return a.rail.brought[a.Class]-a.brought >= a.ahead+a.Length
-}
-
-// resendPassed sends the slices of a task again that others have passed, and asks for their ends. A transport has
-// forgotten them, or they are stuck where their rail is not. It reports whether there were some, each once.
-func (c *Core) resendPassed(t *task, now clock.Time) (some bool) {
-	for p := t.pieces.First(); p != nil; p = p.mine.After() {
-		a := p.attempt
-		if a == nil || a.passed || !a.isPassed() {
-			continue
-		}
-		a.passed, some = true, true
-		if a.tries() < hedgesMost {
-			c.withdrawSlice(a)
-			c.replaceSlice(a, now)
-		}
-	}
-	return some
 }
 
 // waitSign is the last sign of progress for work that waits on a link: the link delivers, or the stages of the route

@@ -261,5 +261,6 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 	c.signOfLife(r, now) // of its peer, too, which is not silent while a paused rail answers
 	if state != rail.Suspected {
 		c.observe(r, rail.Proved, now)
+		c.probeAnswered(r, now)
 	}
 }

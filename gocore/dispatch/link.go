@@ -114,6 +114,7 @@ type railState struct {
 	fresh      clock.Time // heard as resume has set it
 	pardon     clock.Time // heard as a pardon has set it, see standstill.go
 	mute       clock.Time // fresh, where it has said nothing between two returns of its peer, else 0
+	answered   clock.Time // first answer to a probe since the last completion with bytes, by the detector's clock
 	noted      clock.Time // last sign of life without a completion, by the detector's clock
 	doubted    clock.Time // when it was last suspected, by the detector's clock
 	lastGood   clock.Time // last completion with bytes

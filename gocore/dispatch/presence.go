@@ -340,6 +340,8 @@ func (c *Core) Liveness(q Question, signs transport.Signs, now clock.Time) {
 	}
 	if heard > r.heard {
 		r.beginSilence(heard)
+	} else if !signs.Held && !signs.Unacked {
+		c.askItself(r, now)
 	}
 	if r.slices > 0 && r.healthy() {
 		c.watchRail(r, now)

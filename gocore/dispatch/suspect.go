@@ -99,6 +99,7 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 		c.probeIdle(r, now)
 		return
 	}
+	c.resendPassed(r, now)
 	limit := c.silenceOf(r)
 	silent := c.awake(now).Sub(r.heard)
 	switch {

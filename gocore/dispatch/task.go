@@ -73,12 +73,14 @@ type attempt struct {
 	pieces          *piece
 	gathered        transport.Pieces // those of its slice where a stage has one end of them
 	started         clock.Time
-	ahead           uint64 // bytes in flight on the rail when it was posted, its own among them
-	active          uint64 // bytes in flight on the NIC then, its own included, of all processes that are known
-	alone           bool   // nothing was in flight on the rail and its NIC when it was posted
-	brought         uint64 // bytes of its class that the rail had carried when it was posted, see attempt.isPassed
-	passed          bool   // others have passed it, see Core.resendPassed
-	replaced        bool   // its pieces were sent again, see Core.replaceSlice
+	ahead           uint64     // bytes in flight on the rail when it was posted, its own among them
+	active          uint64     // bytes in flight on the NIC then, its own included, of all processes that are known
+	alone           bool       // nothing was in flight on the rail and its NIC when it was posted
+	brought         uint64     // bytes of its class that the rail had carried when it was posted, see attempt.isPassed
+	begun           clock.Time // started, by the detector's clock
+	passed          clock.Time // since when others were seen to have passed it, by the detector's clock; 0: by none
+	forgotten       bool       // see forgotten.go
+	replaced        bool       // its pieces were sent again, see Core.replaceSlice
 	state           attemptState
 }
 

@@ -389,6 +389,8 @@ type Signs struct {
 	Moved clock.Time
 	// Spoke is when bytes last came, which the peer's process itself must have sent.
 	Spoke clock.Time
+	// Unacked says that bytes are on their way that the peer's system has not acknowledged.
+	Unacked bool
 	// Held says that the peer holds the rail up itself: bytes wait because it does not take them.
 	Held bool
 }

@@ -31,6 +31,7 @@ func (t *Transport) Heard(r transport.Rail) (signs transport.Signs) {
 			signs.Moved = max(signs.Moved, acked)
 		}
 		signs.Held = signs.Held || held
+		signs.Unacked = signs.Unacked || info.Notsent_bytes+info.Unacked > 0
 		l.waitForWindow(held)
 	})
 	return signs
