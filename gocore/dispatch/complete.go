@@ -21,6 +21,7 @@ func (c *Core) Complete(from uint8, list []transport.Completion, now clock.Time)
 			continue
 		}
 		withdrawn := c.takeBackSlice(a, now)
+		a.rail.accepted()
 		delivered := min(list[i].Bytes, a.Length) // also of a success, which may be one in name alone: errShort
 		c.recordOutcome(a, withdrawn, delivered, list[i].Err, now)
 		for p := a.pieces; p != nil; {
@@ -45,7 +46,7 @@ func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
 			continue
 		}
 		withdrawn := c.takeBackSlice(a, now)
-		a.rail.full = true
+		c.fill(a.rail, now)
 		c.countersFor(a).Attempts[a.Op]--
 		var kept *piece // siblings in reverse, so that pushing each to the front restores their order
 		for p := a.pieces; p != nil; {

@@ -275,7 +275,7 @@ func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 		}},
 		"for a rail that takes nothing": {prepare: func(r *rig) (*plan.Plan, func()) {
 			id := r.link(1, 0, 1, 1<<20)
-			r.core.link(id).rails[0].full = true
+			r.core.fill(r.core.link(id).rails[0], r.now)
 			return to(r.core, id), func() { r.core.Ready(id, railOf(id, 0, 1)) }
 		}},
 		"for rails that are all suspected": {sent: 1, prepare: func(r *rig) (*plan.Plan, func()) {

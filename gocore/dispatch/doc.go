@@ -16,7 +16,7 @@
 //	link health                 rails come and go; they are paused, probed and come back
 //	suspect standstill presence a rail falls silent, a peer stands still, a peer is silent or has gone
 //	slow hedge                  a rail becomes slow; the tail of a transfer is sent over another one
-//	forgotten                   a slice is lost on a rail that goes on
+//	forgotten stuck             a slice is lost on a rail that goes on, and a transport owes what it does not give
 //	rekey astray fenced stray   descriptors change, memory moves, its owner fences it; a transport errs
 //	counters gauges             figures; explain and predict answer questions
 //	invariants_on               the core's books against each other, in tests
@@ -37,5 +37,5 @@
 // Withdraw: it may be at their memory. An event says so.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179, 0185, 0195, 0201, 0202.
+// 0019, 0021, 0022, 0075 to 0078, 0157, 0158, 0171, 0179, 0185, 0195, 0201 to 0203.
 package dispatch

@@ -205,17 +205,6 @@ func unasked(t *task) *railState {
 	return nil
 }
 
-// noteStuck says, once, that a transport does not come back from a call. Nothing else can be done: the tasks behind it
-// may not end before (decision 0201).
-func (c *Core) noteStuck(r *railState, now clock.Time) {
-	took := c.awake(now).Sub(r.recalling)
-	if took < c.options.CondemnAfter {
-		return
-	}
-	r.recalling = clock.Never
-	c.railEvent(event.Event{Kind: event.TransportStuck, Took: took, Bytes: r.bytes}, r, now)
-}
-
 // endDirty ends a task although slices of it are out. They stay with their attempts as open withdrawals: nothing goes
 // to their peer, on any rail or transport, before they have completed. Their rails are fenced.
 func (c *Core) endDirty(t *task, now clock.Time) {
@@ -278,7 +267,9 @@ func (c *Core) fenceRail(r *railState, now clock.Time) {
 	}
 	c.totalsOf(r).condemned++
 	c.railEvent(event.Event{Kind: event.RailCondemned, Bytes: r.bytes}, r, now)
-	c.observe(r, rail.Fenced, now)
+	if c.observe(r, rail.Fenced, now).To == rail.Condemned {
+		c.awaitEnd(r, now)
+	}
 	c.posting(&c.out.Fence, &r.fence, r)
 	c.resendFlight(r, now)
 	c.tendLink(r.link, now)

@@ -87,6 +87,9 @@ func (c *Core) resumeMeters(now clock.Time) {
 // watchRail is the rail's timer.
 func (c *Core) watchRail(r *railState, now clock.Time) {
 	switch state := r.life.State(); {
+	case state == rail.Condemned:
+		c.noteUnended(r, now)
+		return
 	case !state.Usable():
 		return
 	case !state.Healthy():
@@ -96,6 +99,7 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 		}
 	}
 	if r.slices == 0 {
+		c.tendFull(r, now)
 		c.probeIdle(r, now)
 		return
 	}
@@ -216,29 +220,16 @@ func (c *Core) suspectRail(r *railState, silent time.Duration, now clock.Time) {
 	c.tendRail(r, now)
 }
 
-// leaveSilentRail moves the tasks of a silent rail to their next route, if they have one. An attempt that takes so long
-// has failed, with any cause. Slices that are out stay out, and hold up the end of their task as ever. A rail that this
-// process and its kernel serve alone is paused, or each task behind would wait as long: its silence is not its peer's.
+// leaveSilentRail moves the tasks of a silent rail to their next route, if they have one. A rail that this process and
+// its kernel serve alone is paused, or each task behind would wait as long: its silence is not its peer's.
 func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Time) {
-	err := c.attribute(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink,
-		errs.SideUnknown), r)
-	c.gatherAll(r.link)
-	moved := false
-	for _, t := range c.scratch {
-		if !t.live() || t.path().Across().Link != r.link.id {
-			continue
-		}
-		if next, _ := c.nextRoute(t, false); next >= 0 {
-			c.switchRoute(t, next, err, now)
-			moved = true
-		}
-	}
-	if !moved {
+	err := errs.New(errs.Timeout, "rail", "no sign of life for %v", silent)
+	if !c.leaveRail(r, err, now) {
 		return
 	}
 	c.recallFlight(r, now)
 	if r.link.inside() && !r.link.spec.Info.Delegates {
-		c.railFailed(r, rail.Deserted, err, now)
+		c.railFailed(r, rail.Deserted, c.attribute(err, r), now)
 	}
 }
 

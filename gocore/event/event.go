@@ -130,8 +130,8 @@ var kinds = [...]struct{ name, help string }{
 		"The lease named in `rail` has ended, and no peer touches its bytes by it; `note` is closed, expired or " +
 			"region closed."},
 	TransportStuck: {"transport_stuck",
-		"`transport` has not come back from a call about a rail for `took`. Requests that were to end wait for it: " +
-			"their memory may still be in use."},
+		"`transport` stands still on a rail for `took`, and `note` says how. Requests that were to end wait for the " +
+			"return of a withdrawal: their memory may still be in use. Others take another way, if they have one."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.
