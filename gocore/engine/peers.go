@@ -38,6 +38,7 @@ type peer struct {
 	// under it.
 	mu      sync.Mutex
 	fetch   describing
+	asking  askPace
 	handles int // guarded by segmentTable.mu
 
 	borrowed map[mem.RegionID]*borrowed // that it lends us; guarded by mu

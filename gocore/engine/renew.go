@@ -19,8 +19,22 @@ import (
 // imported are imported again, and the core gives running tasks the new keys (dispatch.Core.Rekey). It hands the old
 // ones back when no slice carries them; only then does the transport forget them.
 
-// renewEvery is the least time between two questions to one peer.
-const renewEvery = 5 * time.Millisecond
+// Questions to one peer are renewEvery apart. A peer may ask for them without end, and each costs both sides a
+// description. So they are paid from a token bucket: renewBurst at once, and one each renewRefill.
+const (
+	renewEvery  = 5 * time.Millisecond
+	renewRefill = 100 * time.Millisecond
+	renewBurst  = 50
+)
+
+// askPace is the token bucket of the questions to one peer (GCRA, ITU-T I.371). The goroutine of its renewal owns it.
+type askPace struct{ paid clock.Time } // until when the bucket is empty, if renewBurst more are asked
+
+// pause is the time between a question that was asked now and the next one.
+func (p *askPace) pause(now clock.Time) time.Duration {
+	p.paid = max(p.paid, now).Add(renewRefill)
+	return max(renewEvery, p.paid.Sub(now)-renewBurst*renewRefill)
+}
 
 // renewals asks peers again, one goroutine a peer at most.
 type renewals struct {
@@ -87,7 +101,7 @@ func (r *renewals) run(p *peer) {
 		p.engine.notice(notice{kind: noticeRefreshed, peer: p.number})
 		select {
 		case <-r.ctx.Done():
-		case <-time.After(renewEvery):
+		case <-time.After(p.asking.pause(clock.Now())):
 		}
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
@@ -163,5 +165,27 @@ func TestALinkThatWasLeftIsForgotten(t *testing.T) {
 		require.Nil(t, left)
 		require.Equal(t, 2, places, "the place of the last one is taken again")
 		require.Zero(t, r.c.links)
+	}
+}
+
+// A peer that calls without end has its description asked for ten times a second. One that replaces descriptors now and
+// then waits for nothing but the least pause.
+func TestAPeerThatCallsWithoutEndIsAskedAtAPace(t *testing.T) {
+	for every, most := range map[time.Duration]int{
+		time.Millisecond:       renewBurst + 60*10 + 1,
+		200 * time.Millisecond: 60*5 + 1,
+	} {
+		var pace askPace
+		asked, longest := 0, time.Duration(0)
+		begun := clock.Now()
+		for now := begun; now < begun.Add(time.Minute); {
+			pause := pace.pause(now)
+			longest = max(longest, pause)
+			now = now.Add(max(pause, every))
+			asked++
+		}
+		require.LessOrEqual(t, asked, most)
+		require.Greater(t, asked, most*9/10, "those that wait are asked in the end")
+		require.Equal(t, every > renewRefill, longest == renewEvery)
 	}
 }
