@@ -78,6 +78,7 @@ def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool,
         return
     engine._closed = True
     library = engine._library
+    over = time.monotonic() + (EXIT_SECONDS if exiting else limit_ms / 1000)
     failure: BaseException | None = None
     for step in (
         partial(_refuse, engine),
@@ -86,7 +87,7 @@ def _close(engine: Handle, limit_ms: int, hurry: threading.Event, exiting: bool,
         partial(_settle_all, engine),
         engine._hub.close,
         partial(_cut_off, engine),
-        partial(_finish, engine, library, int(1000 * EXIT_SECONDS) if exiting else limit_ms, buffers),
+        partial(_finish, engine, library, over, buffers),
         partial(_wake_streams, engine),
     ):
         try:
@@ -109,9 +110,9 @@ def _wake_streams(engine: Handle) -> None:
         stream._wake_all()
 
 
-def _finish(engine: Handle, library: Library, limit_ms: int, buffers: list[object]) -> None:
+def _finish(engine: Handle, library: Library, over: float, buffers: list[object]) -> None:
     """The last call into Go, and the end of the buffers that it gives back, which come into `buffers`."""
-    bound_ms = min(limit_ms, int(1000 * _END_SECONDS))
+    bound_ms = max(0, min(_native.left_ms(over), int(1000 * _END_SECONDS)))
     held = json.loads(_native.call(library.pybind_Close, engine._id, bound_ms, True)).get("held") or []
     memories = list(engine._memories.values())
     engine._memories.clear()

@@ -93,6 +93,25 @@ def test_a_signal_handler_that_raises_keeps_no_engine_open(
     under.check_ended()
 
 
+@pytest.mark.parametrize("left", [-5, 1234, 60_000])
+def test_the_end_in_go_has_the_time_that_is_left(
+    engines: Callable[..., tent.Engine], monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """Transfers may have used it all: a close would take twice its time then."""
+    engine, given = engines(), []
+    call, end = _native.call, engine._library.pybind_Close
+
+    def noted(function: Callable[..., Any], *arguments: Any) -> Any:
+        if function == end:
+            given.append(arguments[1])
+        return call(function, *arguments)
+
+    monkeypatch.setattr(_native, "call", noted)
+    monkeypatch.setattr(_native, "left_ms", lambda over: left)
+    engine.close()
+    assert given == [max(0, min(left, 5000))]
+
+
 class Interruption:
     """Raises KeyboardInterrupt behind the n-th call that tent's Python makes to C, where a signal handler may."""
 
