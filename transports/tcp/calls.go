@@ -89,7 +89,9 @@ func (l *link) callEnded(answer []byte, err error, then answerTaker, now clock.T
 	if cause.Code == errs.PeerUnreachable && cause.Side != errs.SideRemote {
 		cause.Code = errs.Timeout // nothing was heard, which proves nothing
 	}
-	if cause.EndsPeer() { // also of one that has never answered: silence may have been reported already
+	// A process that has ended breaks all rails, and then it is asked again. This may be the first that is heard of the
+	// peer: silence may have been reported already.
+	if cause.EndsPeer() && (cause.Code == errs.PeerRestarted || !l.anyUp()) {
 		cause.Side = errs.SideRemote
 		l.die(&cause, now)
 		return

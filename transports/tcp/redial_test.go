@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
 )
 
 func TestARailThatCameBackIsFoundSoon(t *testing.T) {
@@ -174,6 +175,26 @@ func TestAPeerWithARailIsNotGone(t *testing.T) {
 		l.checkGone(clock.Now())
 		require.Equal(t, !up, l.state == linkDead)
 		rails[0].set = nil
+	}
+}
+
+// Nor where the control plane is refused, as a question about a broken lane may be. Another incarnation is proof.
+func TestAPeerWithARailIsNotGoneWhenACallIsRefused(t *testing.T) {
+	refused := errs.Wrap(errs.PeerUnreachable, "call", unix.ECONNREFUSED).WithScope(errs.ScopeLink, errs.SideRemote)
+	restarted := errs.New(errs.PeerRestarted, "call", "another").WithScope(errs.ScopeLink, errs.SideRemote)
+	for _, up := range []bool{true, false} {
+		for err, proof := range map[*errs.Error]bool{refused: false, restarted: true} {
+			l := newTestEndpoint(t, Settings{}).tr.(*Transport).newLink(visitor)
+			rails := []*rail{{link: l}}
+			l.rails.Store(&rails)
+			l.known = true
+			if up {
+				rails[0].set = &laneSet{rail: rails[0]}
+			}
+			l.callEnded(nil, err, nil, clock.Now())
+			require.Equal(t, proof || !up, l.state == linkDead, "%v, with a rail: %v", err, up)
+			rails[0].set = nil
+		}
 	}
 }
 
