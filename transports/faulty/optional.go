@@ -2,6 +2,7 @@ package faulty
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -63,7 +64,8 @@ func (t *Transport) Probe(rail transport.Rail, done func(rtt clock.Time, err *er
 }
 
 // atProbe says which rule swallows or refuses a probe, else how much later its answer comes. Rules of one operation, of
-// one class or of chosen slices are not about probes. Called with the mutex.
+// one class or of chosen slices are not about probes, nor are those that lose a number of slices. Called with the
+// mutex.
 func (t *Transport) atProbe(rail transport.Rail) (hit *rule, late time.Duration) {
 	for _, r := range t.plan.current() {
 		if r.op >= 0 || r.class >= 0 || r.nth > 0 || r.every > 0 || !t.meansRail(r, pathOf(rail)) {
@@ -71,7 +73,7 @@ func (t *Transport) atProbe(rail transport.Rail) (hit *rule, late time.Duration)
 		}
 		switch r.verb {
 		case reject, blackhole, drop, dropCompletion:
-			if t.ledger.wouldHit(r) {
+			if (r.verb == blackhole || r.count == math.MaxUint64) && t.ledger.wouldHit(r) {
 				return r, 0
 			}
 		case delay:

@@ -292,7 +292,7 @@ func TestProbesFareAsSlicesWould(t *testing.T) {
 		require.NotNil(t, probe(), text)
 	}
 	for _, text := range []string{"heal", "delay=1ms", "slow=1MiB", "rail=1 blackhole", "op=READ blackhole",
-		"blackhole after_slices=9"} {
+		"blackhole after_slices=9", "drop count=3", "reject count=1", "drop_completion count=1"} {
 		b.apply(t, "heal; "+text)
 		require.Nil(t, probe(), text)
 	}
