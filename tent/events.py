@@ -41,7 +41,7 @@ class Event(NamedTuple):
     their access, for the reason in `error`. `security_reloaded`: the files of mode mtls were replaced and read again;
     with `error` those of before count on. `lease_made` gives the lease named in `rail` to the peers in `note`: `bytes`,
     for `took` seconds or without an end; after `lease_ended` no peer touches them by it, `note` says why.
-    `transport_stuck`: a transport stands still on a rail for `took` seconds as `note` says, and transfers may wait for it.
+    `transport_stuck`: a transport stands still on a rail for `took` seconds as `note` says, and transfers may wait.
     """
 
     kind: str

@@ -16,7 +16,7 @@
 //	link health                 rails come and go; they are paused, probed and come back
 //	suspect standstill presence a rail falls silent, a peer stands still, a peer is silent or has gone
 //	slow hedge                  a rail becomes slow; the tail of a transfer is sent over another one
-//	forgotten stuck             a slice is lost on a rail that goes on, and a transport owes what it does not give
+//	forgotten stuck             a slice is lost on a rail that goes on, a transport owes a word and does not give it
 //	rekey astray fenced stray   descriptors change, memory moves, its owner fences it; a transport errs
 //	counters gauges             figures; explain and predict answer questions
 //	invariants_on               the core's books against each other, in tests

@@ -15,7 +15,7 @@ import (
 //	answered  a rail on which nothing else comes back answers a probe: the peer is there, and its slice is not
 //
 // Behind such a sign a slice has three times as long as its rail takes for the bytes in flight (forgottenAfter). Then
-// it is withdrawn, and its bytes are sent again. Each copy waits twice as long as the one before. A forgotten slice
+// it is withdrawn, and its bytes are sent again. Each copy waits twice as long, up to CondemnAfter. A forgotten slice
 // does not claim the progress of its rail, so a task ends by the stall limit where each copy is lost, and takes its
 // next route before (AttemptLimit).
 //
@@ -31,13 +31,16 @@ func (a *attempt) isPassed() bool {
 	return a.rail.brought[a.Class]-a.brought >= a.ahead+a.Length
 }
 
-// forgottenAfter is how long a slice has behind a sign that it is forgotten.
+// forgottenAfter is how long a slice has behind a sign that it is forgotten. A rail that has lost slices is believed to
+// be slower than it is, so CondemnAfter bounds it.
 func (c *Core) forgottenAfter(a *attempt) time.Duration {
-	r := a.rail
-	limit := max(recheckFactor*r.link.options.SuspectAfter, c.silenceOf(r),
-		time.Duration(3*r.meter.Finish(a.ahead, false, c.last)))
-	copies := min(max(a.tries()-1, 0), forgottenDoublings)
-	return min(limit<<copies, c.options.Stall/4)
+	r, most := a.rail, min(c.options.CondemnAfter, c.options.Stall/4)
+	if r.link.inside() {
+		return most
+	}
+	expected := max(time.Duration(r.meter.Finish(a.ahead, false, c.last)), r.meter.Silence(a.Length))
+	least := min(max(recheckFactor*r.link.options.SuspectAfter, 3*expected), most)
+	return min(least<<min(max(a.tries()-1, 0), forgottenDoublings), most)
 }
 
 // resendPassed sends the bytes of slices again that others have passed for too long. A busy rail is looked at every
@@ -49,7 +52,7 @@ func (c *Core) resendPassed(r *railState, now clock.Time) {
 	awake := c.awake(now)
 	for a := r.flight.First(); a != nil; a = a.flight.After() {
 		switch {
-		case awake.Sub(a.begun) < r.link.options.SuspectAfter: // as are all behind it
+		case awake.Sub(a.begun) < r.link.options.SuspectAfter: // as all behind it
 			return
 		case a.state != attemptOut || !a.isPassed():
 		case a.passed == 0:
@@ -60,10 +63,11 @@ func (c *Core) resendPassed(r *railState, now clock.Time) {
 	}
 }
 
-// askItself probes a rail that was asked for signs of life and has none, where nobody else can speak for it: no other
-// rail of its peer is healthy, or all are silent. The peer's system has all of its bytes, as far as is known.
-func (c *Core) askItself(r *railState, now clock.Time) {
-	if r.slices > 0 && r.link.spec.Probes && (r.link.peer.asked || !r.replaceable()) {
+// askItself probes a rail that was asked for signs of life, where nobody else can speak for it. No other rail of its
+// peer is healthy, and there are no news; or all are silent, and the news may be those of its system. That has all
+// bytes of the rail, as far as is known.
+func (c *Core) askItself(r *railState, news bool, now clock.Time) {
+	if r.slices > 0 && r.link.spec.Probes && (r.link.peer.asked || !news && !r.replaceable()) {
 		c.probeRail(r, now)
 	}
 }
@@ -85,6 +89,7 @@ func (c *Core) probeAnswered(r *railState, now clock.Time) {
 // resendForgotten withdraws a slice and sends its bytes once more, by their next route if they wait for so long.
 func (c *Core) resendForgotten(a *attempt, now clock.Time) {
 	a.forgotten = true
+	a.rail.meter.Resume(now) // the silence is the slice's: no limit grows by it
 	for p := a.pieces; p != nil; p = p.sibling {
 		c.leaveForgotten(p.task, a.rail, now)
 	}

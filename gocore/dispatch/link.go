@@ -90,7 +90,7 @@ type railState struct {
 	life       rail.Life     // its state; Core.observe changes it
 	full       bool          // backpressure: it took less than it was given; ends with Ready, or see stuck.go
 	filled     clock.Time    // when it last refused a slice, by the detector's clock
-	refusing   clock.Time    // since when it takes none, by the detector's clock; 0: it does; clock.Never: that was told
+	refusing   clock.Time    // since when it takes none, by the detector's clock; 0: it does; clock.Never: told
 	fencedAt   clock.Time    // by the detector's clock
 	asked      bool          // a question for signs of life is under way, see suspect.go
 	judged     time.Duration // the longest silence since the last sign of life that was judged

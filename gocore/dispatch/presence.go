@@ -338,10 +338,12 @@ func (c *Core) Liveness(q Question, signs transport.Signs, now clock.Time) {
 	if signs.Held { // by the peer: its kernel answers, so the rail itself is well
 		heard = c.awake(now)
 	}
-	if heard > r.heard {
+	news := heard > r.heard
+	if news {
 		r.beginSilence(heard)
-	} else if !signs.Held && !signs.Unacked {
-		c.askItself(r, now)
+	}
+	if !signs.Held && !signs.Unacked {
+		c.askItself(r, news, now)
 	}
 	if r.slices > 0 && r.healthy() {
 		c.watchRail(r, now)

@@ -70,7 +70,8 @@ func (c *Core) fill(r *railState, now clock.Time) {
 // tendFull looks after a full rail on which nothing is out.
 func (c *Core) tendFull(r *railState, now clock.Time) {
 	awake := c.awake(now)
-	if took := r.filled.Sub(r.refusing); r.refusing != 0 && r.refusing != clock.Never && took >= c.options.AttemptLimit {
+	told := r.refusing == clock.Never
+	if took := r.filled.Sub(r.refusing); r.refusing != 0 && !told && took >= c.options.AttemptLimit {
 		r.refusing = clock.Never
 		c.railStuck(r, stuckFull, took, now)
 		c.leaveRail(r, errs.New(errs.Timeout, "rail", "it takes nothing for %v, with nothing on its way", took), now)
@@ -89,8 +90,8 @@ func (c *Core) tendFull(r *railState, now clock.Time) {
 func (r *railState) accepted() { r.refusing = 0 }
 
 // leaveRail moves the tasks of a rail to their next route, if they have one, and reports whether there were some. An
-// attempt that takes so long has failed, with any cause. Slices that are out stay out, and hold up the end of their task
-// as ever.
+// attempt that takes so long has failed, with any cause. Slices that are out stay out, and hold up the end of their
+// task as ever.
 func (c *Core) leaveRail(r *railState, err *errs.Error, now clock.Time) (moved bool) {
 	err = c.attribute(err.WithScope(errs.ScopeLink, errs.SideUnknown), r)
 	c.gatherAll(r.link)

@@ -129,10 +129,14 @@ func (c *Core) silenceOf(r *railState) time.Duration {
 	if r.heard == r.mute {
 		return c.options.SilentAfter / 2
 	}
-	if expected == 0 { // a rail that has never delivered may be slow
-		return c.options.CondemnAfter
+	limit := c.options.CondemnAfter // a rail that has never delivered may be slow
+	if expected != 0 {
+		limit = min(max(r.link.options.SuspectAfter, 3*expected), max(limit, r.link.options.SuspectAfter))
 	}
-	return min(max(r.link.options.SuspectAfter, 3*expected), max(c.options.CondemnAfter, r.link.options.SuspectAfter))
+	if r.answered != 0 { // its peer is there, and has all bytes: forgottenAfter counts
+		limit = min(limit, recheckFactor*r.link.options.SuspectAfter)
+	}
+	return limit
 }
 
 // inside reports whether this process and its kernel carry the bytes by themselves. Nothing lies between that could be
