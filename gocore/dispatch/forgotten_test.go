@@ -155,7 +155,9 @@ func TestSlicesThatComeInAnotherOrderAreSentOnce(t *testing.T) {
 	for range 100 {
 		b := r.submit(p, High, 8*64*kib, clock.Never)
 		for len(r.out) > 0 {
-			r.now = r.now.Add(ms)
+			for range 8 {
+				require.Empty(t, r.wait(ms))
+			}
 			r.finish(len(r.out)-1, nil)
 		}
 		require.EqualValues(t, 1, r.status(b).Attempts)
