@@ -457,11 +457,11 @@ class Engine(Moves, Admission):
     def close(self, timeout: float | str | None = 30) -> None:
         """Closes the engine: no byte is read or written any more when this returns. Again: no effect.
 
-        It waits up to `timeout` seconds for transfers under way (None: to their own limits) and cancels the rest. Their
-        callbacks have run by then, but for one that takes longer than 5 s, and the one that calls close() itself. In a
-        signal handler that has interrupted tent itself or `logging`, they may run behind it. A signal handler that
-        raises shortens the wait: the rest are cancelled, and its exception comes when all is over. In a handler that
-        has interrupted a close() of the same engine, close() returns at once.
+        It waits up to `timeout` seconds for transfers under way (None: to their own limits) and cancels the rest. Peers
+        that do not answer make it some 3 s longer. The callbacks of transfers have run by then, but for one that takes
+        longer than 5 s, and the one that calls close() itself. In a signal handler that has interrupted tent itself or
+        `logging`, they may run behind it. A signal handler that raises shortens the wait: the rest are cancelled, and
+        its exception comes when all is over. In a handler that has interrupted a close() of the engine, it returns.
         """
         close_engine(self, timeout)
 

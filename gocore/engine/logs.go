@@ -131,8 +131,8 @@ func (l *logs) lineOf(ev *event.Event) (level slog.Level, text string) {
 			level = slog.LevelDebug
 		}
 	case event.TransportStuck:
-		level, text = slog.LevelError, fmt.Sprintf("Transport %s stands still for %v: %s, and requests may wait for it",
-			ev.Transport, ev.Took.Round(time.Millisecond), ev.Note)
+		level, text = slog.LevelError, fmt.Sprintf("A transport stands still: %s for %v, %s, and requests may wait "+
+			"for it", ev.Transport, ev.Took.Round(time.Millisecond), ev.Note)
 	case event.StrayCompletion:
 		level, text = slog.LevelError, fmt.Sprintf("A defect of transport %s: %v", ev.Transport, ev.Err)
 	case event.PeerSilent:
