@@ -19,6 +19,7 @@ import (
 
 	_ "github.com/go-python/gopy/gopyh" // keeps gopy a direct requirement, so that its builds leave go.mod alone
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -115,8 +116,9 @@ func within[T any](id, timeoutMs int64, f func(context.Context, *engine.Engine) 
 	})
 }
 
+// limited is a context with a limit of the program. It ends later where this process is stopped meanwhile.
 func limited(timeoutMs int64) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), ms(timeoutMs))
+	return clock.WithTimeout(context.Background(), ms(timeoutMs))
 }
 
 // ms is n milliseconds, or the longest time where that would overflow: 292 years either way.

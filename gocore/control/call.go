@@ -211,11 +211,8 @@ func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
 	if err := meta.CheckAddress(peer.Address); err != nil {
 		return none, err
 	}
-	if _, bounded := ctx.Deadline(); !bounded {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.options.CallTimeout)
-		defer cancel()
-	}
+	ctx, cancel := c.awake(ctx)
+	defer cancel()
 	addresses := c.ways.of(peer)
 	if len(addresses) == 1 {
 		return callAt(ctx, c, op, peer, do)
@@ -233,6 +230,25 @@ func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
 		}
 		return r, err
 	})
+}
+
+// awake returns a context with the limit of ctx, or CallTimeout where it has none, by the time in which this process is
+// let run. It outlives the deadline of ctx by its pauses, and ends at once where its caller leaves.
+func (c *Client) awake(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := c.options.CallTimeout
+	if at, bounded := ctx.Deadline(); bounded {
+		limit = time.Until(at)
+	}
+	longer, cancel := clock.WithTimeout(context.WithoutCancel(ctx), limit)
+	leave := context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cancel()
+		}
+	})
+	return longer, func() {
+		leave()
+		cancel()
+	}
 }
 
 // callAt runs do on a connection to one address, and once more on a new one if the first turns out to be broken. The

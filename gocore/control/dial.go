@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/meta"
 	"github.com/tent-engine/tent/gocore/security"
@@ -28,6 +29,16 @@ var errSilent = errors.New("the connection was accepted, but nothing was said")
 // errDropped marks a dial that ended without a word of the other side. An engine under attack closes connections
 // during their handshake, ours among them, and has room for the next one.
 var errDropped = errors.New("the connection was closed before an answer")
+
+// awake returns a context that ends with a cause after limit, by the time in which this process is let run.
+func awake(ctx context.Context, limit time.Duration, cause error) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	stop := clock.AfterAwake(limit, func() { end(cause) })
+	return ctx, func() {
+		end(context.Canceled)
+		stop()
+	}
+}
 
 // handshakesMax bounds the handshakes that go on side by side. Each costs some 2 ms of a processor at either end, so of
 // a thousand that share the processors none would end before its time is up. A handshake leaves its turn when the peer

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"net"
 	"os"
 	"strconv"
@@ -208,24 +207,6 @@ func TestAPauseDuringATurnIsNotPaidFor(t *testing.T) {
 		require.Equal(t, int64(turnMost), g.owes.Load())
 		require.NoError(t, there.Close())
 		require.NoError(t, here.Close())
-	})
-}
-
-// A pause of this process counts for two looks at the time, and the limit holds without one.
-func TestTimeInWhichAProcessIsNotLetRunIsNoWaiting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begun := time.Now()
-		ctx, cancel := awake(t.Context(), time.Second, errSilent)
-		<-ctx.Done()
-		require.Equal(t, time.Second, time.Since(begun))
-		require.Equal(t, errSilent, context.Cause(ctx))
-		cancel()
-		ctx, cancel = awake(t.Context(), time.Second, errSilent)
-		cancel()
-		require.Equal(t, context.Canceled, context.Cause(ctx))
-		<-time.After(time.Minute) // no look is left
-		require.Equal(t, 900*time.Millisecond, rest(time.Second, awakeTick))
-		require.Equal(t, 800*time.Millisecond, rest(time.Second, time.Hour))
 	})
 }
 
