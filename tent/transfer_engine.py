@@ -308,9 +308,10 @@ class TransferEngine:
         """submit_transfer with a notification."""
         self.submit_transfer(batch_id, request_list, Notification(name, message), trace=trace)
 
-    def cancel_transfer(self, batch_id: int, task_id: int) -> None:
-        """Asks one task to end soon. A task that has ended stays as it is."""
-        self.engine._call(self.engine._library.pybind_Cancel, _u64(batch_id, "batch_id"), _task(task_id))
+    def cancel_transfer(self, batch_id: int, task_id: int | None = None) -> None:
+        """Asks a task to end soon; one that has ended stays as it is. None is all, and the notification."""
+        task = -1 if task_id is None else _task(task_id)
+        self.engine._call(self.engine._library.pybind_Cancel, _u64(batch_id, "batch_id"), task)
 
     def get_transfer_status(self, batch_id: int, task_id: int) -> TransferStatus:
         """The state of one task; never INITIAL after submit. Cheap to repeat: while nothing is new it costs no call,

@@ -286,8 +286,9 @@ func (e *Engine) notified(id dispatch.BatchID, cause *errs.Error, now clock.Time
 	if err != nil || !b.expects() { // it was cancelled, or its time was over
 		return
 	}
-	b.note.taken = cause == nil
-	b.failure = cause
+	if b.note.taken = cause == nil; !b.note.taken {
+		b.failure = b.note.untaken(cause)
+	}
 	e.mirror(id, now)
 }
 

@@ -6,8 +6,7 @@ import (
 )
 
 // noteLimits has the notifications that batches wait for, the one with the nearest limit first. A transport or the
-// control plane may try for longer: the batch ends at the limit, or when it is cancelled, and a later answer is
-// ignored.
+// control plane may try for longer: the batch ends at the limit, and a later answer is ignored.
 type noteLimits struct {
 	waiting schedule[*note]
 	next    clock.Time // no limit is before it. It stays when its note is taken: most are, and a timer costs more
@@ -17,10 +16,15 @@ type noteLimits struct {
 func (e *Engine) expect(t *note) {
 	t.queued = true
 	e.notifier.queue(t)
+	e.limitNote(t)
+	e.deferred.notes = true
+}
+
+// limitNote puts a notification into the place of its limit. The caller holds e.mu.
+func (e *Engine) limitNote(t *note) {
 	e.tails.notes.waiting.set(t)
 	e.tails.notes.next = min(e.tails.notes.next, t.limit)
 	e.rearm(e.tails.notes.next)
-	e.deferred.notes = true
 }
 
 // expects reports whether the end of a batch waits for its notification.
@@ -36,7 +40,7 @@ func (e *Engine) lateNotes(now clock.Time) {
 		l.waiting.remove(t)
 		if b, err := e.lookup(t.batch); err == nil && b.note == t && b.expects() {
 			_, why := e.notifier.forgo(t)
-			b.failure = notTaken(t.peer, why)
+			b.failure = t.untaken(notTaken(t.peer, why))
 			e.mirror(b.id, now)
 		}
 	}
@@ -55,19 +59,35 @@ func notTaken(p *peer, why *errs.Error) *errs.Error {
 		WithHint("the peer may not read its notifications: its notification_queue is full then")
 }
 
-// cancelNote ends a batch that waits for its notification, and reports whether it did. The caller holds e.mu.
+// cancelNote asks that a batch ends without its notification, and reports whether it waits for one. One that is under way
+// cannot be had back, so the peer has the fence bound to say whether it has taken it. The caller holds e.mu.
 func (e *Engine) cancelNote(b *batch) bool {
 	if b.ended || !b.expects() {
 		return false
 	}
-	cause := errs.New(errs.Canceled, "notify", "the transfer was canceled before its notification was sent")
-	if sent, _ := e.notifier.forgo(b.note); sent {
-		cause = errs.New(errs.Canceled, "notify",
-			"the transfer was canceled when its notification was under way: the peer may take it")
+	t, now := b.note, clock.Now()
+	bound := e.config.Engine.FenceTimeoutNetwork
+	if t.peer.isHere() || t.peer.sameHost() {
+		bound = e.config.Engine.FenceTimeoutHost
 	}
-	b.failure = cause
-	e.mirror(b.id, clock.Now())
+	if e.notifier.hurry(t, now.Add(bound)) {
+		t.canceled = true
+		e.limitNote(t)
+		return true
+	}
+	e.notifier.forgo(t)
+	b.failure = errs.New(errs.Canceled, "notify", "the transfer was canceled before its notification was sent")
+	e.mirror(b.id, now)
 	return true
+}
+
+// untaken is the error of a batch with a notification that was not taken, for a cause.
+func (t *note) untaken(cause *errs.Error) *errs.Error {
+	if !t.canceled {
+		return cause
+	}
+	return errs.New(errs.Canceled, "notify",
+		"the transfer was canceled when its notification was under way, and the peer has not confirmed it: it may take it")
 }
 
 func (t *note) due() clock.Time { return t.limit }

@@ -35,6 +35,7 @@ type note struct {
 	limit    clock.Time // where its batch ends without it: the deadline, or the stall limit
 	queued   bool       // all bytes of the batch are there: it may be sent
 	taken    bool       // the peer has it
+	canceled bool       // its batch was cancelled when it was under way
 	place    int        // in noteLimits, -1 outside
 	number   uint64
 
@@ -159,6 +160,16 @@ func (n *notifier) putOff(list []*note, late clock.Time) {
 	for _, t := range list {
 		t.limit = min(t.limit+late, t.deadline)
 	}
+}
+
+// hurry gives a note that is under way less time. It returns false for one that is not: it can be had back.
+func (n *notifier) hurry(t *note, limit clock.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if t.sent {
+		t.limit = min(t.limit, limit)
+	}
+	return t.sent
 }
 
 // forgo takes a note back for which its batch waits no longer. sent is true if it is under way, perhaps to its peer,

@@ -58,6 +58,25 @@ func TestABatchEndsWhenItIsCanceledDuringItsNotification(t *testing.T) {
 	}
 }
 
+// A notification that is under way cannot be had back. The batch ends as its peer answers, for as long as a fence may
+// take: one that has it, and a transfer that was canceled, would not fit.
+func TestACanceledBatchWaitsForTheAnswerToItsNotification(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	w.config.Engine.FenceTimeoutHost = time.Minute
+	id, done := w.sendNote(0)
+	for range 2 {
+		n, err := w.Cancel(id, -1)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, dispatch.Pending, w.Wait(id, 0))
+	}
+	done(nil)
+	require.Equal(t, dispatch.Completed, w.Wait(id, 10*time.Second))
+	n, err := w.Cancel(id, -1)
+	require.NoError(t, err)
+	require.Zero(t, n, "it has ended")
+}
+
 // The limits of a crowd are kept in their order, and without those that were taken.
 func TestEachNotificationHasALimitOfItsOwn(t *testing.T) {
 	w := newWorkshop(t, "hand")

@@ -152,6 +152,12 @@ func go_cancel_task(engine C.tent_engine_t, batch C.tent_batch_id_t, task C.size
 	return done(err)
 }
 
+//export go_cancel_batch
+func go_cancel_batch(engine C.tent_engine_t, batch C.tent_batch_id_t) C.int {
+	_, err := pybind.Cancel(number(engine), uint64(batch), -1)
+	return done(err)
+}
+
 // summary of a batch.
 type summary struct {
 	State int

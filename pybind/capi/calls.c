@@ -81,6 +81,7 @@ CALL(int, -1, submit_notif, (tent_engine_t engine, tent_batch_id_t batch_id, ten
      const char *name, const char *message), (engine, batch_id, entries, count, name, message))
 CALL(int, -1, cancel_task, (tent_engine_t engine, tent_batch_id_t batch_id, size_t task_id),
      (engine, batch_id, task_id))
+CALL(int, -1, cancel_batch, (tent_engine_t engine, tent_batch_id_t batch_id), (engine, batch_id))
 CALL(int, -1, task_status, (tent_engine_t engine, tent_batch_id_t batch_id, size_t task_id, tent_status_t *status),
      (engine, batch_id, task_id, status))
 CALL(int, -1, task_status_list, (tent_engine_t engine, tent_batch_id_t batch_id, tent_status_t *statuses,

@@ -199,3 +199,47 @@ def test_a_signal_handler_that_takes_notifications_waits_for_nobody(pair: Callab
     finally:
         signal.signal(signal.SIGUSR1, old)
     assert [note.name for note in (*taken, *handled, *engine.notifications.drain())] == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("way", ["shm", "tcp"])
+def test_a_transfer_that_was_cancelled_is_told_of_by_none(way: str, engines: Callable[..., tent.Engine]) -> None:
+    """One that is under way cannot be had back: then the transfer has COMPLETED, and the cancel came too late."""
+    near, far = engines(**{"transports/shm/enable": way == "shm"}), engines(**{"transports/shm/enable": way == "shm"})
+    local, offered = near.allocate(4096), far.allocate(4096, name="kv")
+    with near.open(far.address) as peer:
+        remote = peer["kv"]
+        completed = []
+        for number in range(300):
+            transfer = near.write(local, remote, notify=("n", str(number)))
+            for _ in range(number % 30):
+                transfer.done()
+            transfer.cancel()
+            if transfer.wait(20) == tent.TransferStatusEnum.COMPLETED:
+                completed.append(str(number))
+        near.notify(peer, "last").result(20)
+        heard = [note.message for note in far.notifications.drain()]
+        assert heard == [*completed, ""]
+    local.close()
+    offered.close()
+
+
+def test_a_batch_that_waits_for_its_notification_alone_is_cancelled_as_a_whole(
+    engines: Callable[..., tent.Engine],
+) -> None:
+    far = engines(notification_queue=1)
+    offered = far.allocate(4096, name="kv")
+    with tent.TransferEngine() as te:
+        segment, address = te.open_segment(f"{far.address}/kv"), te.allocate_local_memory(4096)
+        te.send_notifi(segment, tent.Notification("fills", "the queue"))
+        batch = te.allocate_transfer_batch(1)
+        requests = [tent.Request(tent.OpCode.WRITE, address, segment, 0, 4096)]
+        te.submit_transfer_notif(batch, requests, "n", "m")
+        while te.get_transfer_status(batch, 0).state != tent.TransferStatusEnum.COMPLETED:
+            pass
+        te.cancel_transfer(batch, 0)
+        assert te.get_transfer_status_overall(batch).state == tent.TransferStatusEnum.PENDING
+        te.cancel_transfer(batch)
+        assert te.wait(batch, 20).state == tent.TransferStatusEnum.CANCELED
+        te.free_transfer_batch(batch)
+    assert [note.name for note in far.notifications.drain()] == ["fills"]
+    offered.close()

@@ -79,6 +79,7 @@ static void without_engine(tent_engine_t none, const char *words) {
 	REFUSED(tent_submit_notif(none, 1, &request, 1, "a", "b"), words);
 	REFUSED(tent_submit_ex(none, 1, &request, 1, NULL), words);
 	REFUSED(tent_cancel_task(none, 1, 0), words);
+	REFUSED(tent_cancel_batch(none, 1), words);
 	REFUSED(tent_task_status(none, 1, 0, &status), words);
 	REFUSED(tent_task_status_list(none, 1, &status, &count), words);
 	REFUSED(tent_overall_status(none, 1, &status), words);
@@ -227,6 +228,7 @@ static void wrong_batches(tent_engine_t engine, tent_engine_t other, unsigned ch
 		REFUSED(tent_submit(engine, wrong[i], &request, 1), "does not exist or was freed");
 		REFUSED(tent_free_batch(engine, wrong[i]), "does not exist or was freed");
 		REFUSED(tent_cancel_task(engine, wrong[i], 0), "does not exist or was freed");
+		REFUSED(tent_cancel_batch(engine, wrong[i]), "does not exist or was freed");
 		REFUSED(tent_task_status(engine, wrong[i], 0, &status), "does not exist or was freed");
 		REFUSED(tent_overall_status(engine, wrong[i], &status), "does not exist or was freed");
 		REFUSED(tent_wait(engine, wrong[i], 0, &status), "does not exist or was freed");

@@ -205,7 +205,10 @@ int tent_submit(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *
 /* The notification goes to the target after the last byte of the batch. */
 int tent_submit_notif(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count,
                       const char *name, const char *message);
+/* Asks a task to end soon; one that has ended stays as it is. */
 int tent_cancel_task(tent_engine_t engine, tent_batch_id_t batch_id, size_t task_id);
+/* The same for a batch as a whole, also where it waits for its files or its notification alone. */
+int tent_cancel_batch(tent_engine_t engine, tent_batch_id_t batch_id);
 int tent_task_status(tent_engine_t engine, tent_batch_id_t batch_id, size_t task_id, tent_status_t *status);
 /* *count: in, how many fit; out, how many tasks the batch has. */
 int tent_task_status_list(tent_engine_t engine, tent_batch_id_t batch_id, tent_status_t *statuses, size_t *count);
@@ -399,6 +402,7 @@ class TransferEngine {
 	Status cancelTransfer(BatchID batch_id, size_t task_id) {
 		return Status::of(tent_cancel_task(engine_, batch_id, task_id));
 	}
+	Status cancelBatch(BatchID batch_id) { return Status::of(tent_cancel_batch(engine_, batch_id)); }
 
 	Status getTransferStatus(BatchID batch_id, size_t task_id, TransferStatus &status) {
 		tent_status_t raw;
