@@ -371,10 +371,8 @@ func (p *peer) planFor(local *region, remote *remoteRegion, t *Terms, policy int
 		Remote: plan.End{Kind: remote.Kind, Location: remote.Location}}
 	made, err := plan.Build(ends, p.candidates(local, remote, want.Choice))
 	made, err = p.staged(made, err, ends, local, remote, want.Choice)
-	if err != nil && want.Require != 0 {
-		err.WithHint("require= admits none that can: leave it out, or name a transport that is not rejected here")
-	}
 	if err != nil {
+		err = p.unplanned(err, local, remote, t, policy)
 		return nil, err.WithPeer(p.identity.Address, err.Transport, err.Rail)
 	}
 	made.Own, made.Home = local.ID, plan.Home{ID: remote.ID, Addr: remote.Addr}
@@ -389,6 +387,23 @@ func (p *peer) planFor(local *region, remote *remoteRegion, t *Terms, policy int
 	next = append(next, plannedFrom{local, want, epoch, made})
 	remote.plans.Store(&next) // a lost race costs one more plan
 	return made, nil
+}
+
+// unplanned is the error of a request without a route, with the term that leaves it none.
+func (p *peer) unplanned(err *errs.Error, local *region, remote *remoteRegion, t *Terms, policy int) *errs.Error {
+	if err.Code == errs.NoRoute && t.Integrity != request.IntegrityNone {
+		unchecked := *t
+		unchecked.Integrity = request.IntegrityNone
+		if _, failure := p.planFor(local, remote, &unchecked, policy); failure == nil {
+			return errs.New(errs.InvalidArgument, "plan", "integrity was asked for, and %s", err.Cause).
+				WithHint("leave integrity= out, or let both ends enable a transport that carries checksums: " +
+					"transports/<name>/enable")
+		}
+	}
+	if t.Require != 0 {
+		return err.WithHint("require= admits none that can: leave it out, or name a transport that is not rejected here")
+	}
+	return err
 }
 
 // candidates lists the transports, each with its keys for a plan between two regions.

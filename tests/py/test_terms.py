@@ -138,6 +138,22 @@ def test_integrity_arrives_at_the_transport(peer: World, face: Face) -> None:
 
 
 @each_face
+def test_integrity_without_a_transport_that_has_it_is_a_wrong_argument(
+    face: Face, engines: Callable[..., tent.Engine]
+) -> None:
+    settings = {"transports/tcp/enable": False}
+    far = engines(**settings)
+    with far.register(bytearray(SIZE), name="kv"), tent.TransferEngine(settings) as engine:
+        with engine.engine.open(far.address) as segment:
+            world = World(engine, engine.open_segment(far.address + "/kv"), segment["kv"])
+            assert outcome(world, face, {}) == ""
+            with pytest.raises(tent.InvalidArgumentError, match="shm: it carries no checksums") as refused:
+                face(world, {"integrity": "crc32c"})
+            assert "integrity was asked for" in str(refused.value) and "transports/<name>/enable" in refused.value.hint
+        far.close()
+
+
+@each_face
 def test_require_admits_the_transports_that_it_names(peer: World, face: Face) -> None:
     tcp, rdma = 1 << tent.TransportType.TCP, 1 << tent.TransportType.RDMA
     assert outcome(peer, face, {"require": tcp}) == outcome(peer, face, {"require": tcp | rdma}) == ""
