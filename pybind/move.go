@@ -237,9 +237,12 @@ func Builder(id int64, terms uint64) (int64, error) {
 }
 
 // Commit submits a builder's transfer, all or nothing, and returns its batch. note is the address of a notification, 0
-// for none.
+// for none. The builder stays if max_batches are alive: its owner may know some that nobody needs any more.
 func Commit(id, builder int64, note uint64) (uint64, error) {
 	return with(id, func(o opened) (uint64, error) {
+		if err := o.engine.CheckRoom(); err != nil {
+			return 0, err
+		}
 		c, err := o.builders.remove(builder)
 		if err != nil {
 			return 0, err

@@ -110,7 +110,12 @@ class Batch:
         self._check_open()
         builder, self._builder = self._builder, 0
         note = 0 if self._notify is None else self._notify.address
-        batch = self._engine._call(self._engine._library.pybind_Commit, builder, note)
+        try:
+            batch = self._engine._call_asking(self._engine._library.pybind_Commit, builder, note)
+        except BaseException:
+            self._builder = builder
+            self._discard()
+            raise
         return Transfer(self._engine, batch, -1, self._keep)
 
     def _check_open(self) -> None:

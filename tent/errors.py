@@ -307,6 +307,14 @@ def question_of(error: BaseException) -> tuple[int, int] | None:
     return segment, deadline
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether a call has failed because a bound would have been exceeded."""
+    try:
+        return bool(json.loads(str(error))["code"] == TooManyRequestsError.code)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
 def transfer_error(state: int, failure: dict[str, Any], failed_tasks: list[int]) -> TransferError:
     """The exception for a transfer that ended in another state than COMPLETED; `failure` is the engine's account.
 

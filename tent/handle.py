@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from . import _native, loop
 from .enums import TransferStatusEnum
-from .errors import TentError, question_of, translate
+from .errors import TentError, is_full, question_of, translate
 from .page import CELL_WORDS, COMPLETED, PENDING
 
 if TYPE_CHECKING:
@@ -118,8 +118,14 @@ class Handle:
     def _asked(
         self, error: RuntimeError, function: Callable[Concatenate[int, P], R], /, *arguments: P.args, **none: P.kwargs
     ) -> R:
-        """Makes a call that has failed again if a peer had to be asked first, and raises any other error. Ctrl-C works
-        meanwhile: the question waits on another thread, and the call itself stays on this one."""
+        """Makes a call that has failed again if a peer had to be asked first or dropped transfers took the room, and
+        raises any other error. Ctrl-C works meanwhile: the question waits on another thread, and the call itself stays
+        on this one."""
+        if self._made_room(error):
+            try:
+                return function(self._id, *arguments, **none)
+            except RuntimeError as again:
+                error = again
         asked: set[int] = set()
         while (question := question_of(error)) is not None and question[0] not in asked:
             asked.add(question[0])
@@ -274,6 +280,22 @@ class Handle:
                 self._hub.watch(batch, Orphan(self, keep, asked))
         except (ValueError, RuntimeError, TentError):
             pass  # the engine has closed meanwhile, or this is a forked child
+
+    def _made_room(self, error: RuntimeError) -> bool:
+        """Whether a call is to be made again: it has found max_batches alive, and those that have ended and that the
+        program has dropped were given back. Tent's thread does that at its leisure."""
+        try:
+            if not is_full(error) or 0 in bytes(self._states):  # it was another bound
+                return False
+            self._free_spent()
+            for batch in self._ended():
+                for orphan in self._hub.leave(batch, Orphan):
+                    orphan(batch)
+            if not self._live.keys() >= set(self._ended()):
+                self._hub.catch_up()  # it has one of them in hand
+        except (ValueError, TentError):
+            return False  # the engine has closed meanwhile
+        return True
 
     def _free_spent(self) -> None:
         """Gives back the batches that nobody needs any more."""

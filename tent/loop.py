@@ -18,7 +18,7 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _native
 from .errors import TentError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._gotent import Library
 
 Watcher = Callable[[int], object]
+W = TypeVar("W")
 
 logger = logging.getLogger("tent")
 
@@ -34,7 +35,7 @@ _DRAIN = 256  # ends taken off the ring by one call
 _LOGS = 256  # log records taken by one call
 _LOG_CALLS = 8  # in a row: all that the engine keeps, and more, before other hubs have their turn
 _CALLBACKS_SECONDS = 5  # of a close, for the callbacks that are queued
-_HELD_SECONDS = 0.2  # of one that holds a lock which tent's thread may be waiting for
+_HELD_SECONDS = 0.2  # for a thread that may be waiting for a lock of the caller
 
 
 class Hub:
@@ -98,6 +99,13 @@ class Hub:
 
     def unwatch(self, batch: int, which: Callable[[Watcher], bool]) -> int:
         """Forgets the watchers of a batch that `which` chooses and that have not been called; returns their number."""
+        return len(self._taken_out(batch, which))
+
+    def leave(self, batch: int, kind: type[W]) -> list[W]:
+        """Leaves the watchers of a kind to the caller, who calls them for a batch that has ended."""
+        return self._taken_out(batch, lambda watcher: isinstance(watcher, kind))
+
+    def _taken_out(self, batch: int, which: Callable[[Watcher], bool]) -> list[Any]:
         with self.lock:
             watchers = self._watchers.get(batch, [])
             going = [entry for entry in watchers if which(entry[0])]
@@ -106,7 +114,14 @@ class Hub:
                 self._bound -= entry[1]
                 self._awaits -= not entry[1]
             self._listen()
-        return len(going)
+        return [watcher for watcher, _ in going]
+
+    def catch_up(self) -> None:
+        """Returns when tent's thread has run all that was queued, or soon where it may be waiting for the caller."""
+        if not in_a_close() and not self.held_here():
+            ran = threading.Event()
+            run_soon(ran.set)
+            ran.wait(_HELD_SECONDS)
 
     def dispatch(self) -> None:
         """Hands out the ends on the ring. A thread that finds the eventfd readable calls it; it never blocks."""

@@ -337,11 +337,11 @@ class Moves(Handle):
                     address = 0 if note is None else note.address
                     batch = self._library.pybind_Start(self._id, 0, record.buffer_info()[0], 1, address)
             except RuntimeError as error:
-                if question_of(error) is None:
+                if question_of(error) is None and not self._made_room(error):
                     raise translate(error) from None
             else:
                 return Transfer(self, batch, size, (local, remote))
-        self._check_open()  # other operands, or a peer has to be asked first
+        self._check_open()  # other operands, a peer has to be asked first, or there is room now
         known = _abi.terms(op) if given is None else filled(op, self._default_priority, given)
         return Transfer(self, *moving.move(self, 0, known, local, remote, note))
 

@@ -246,7 +246,7 @@ class TransferEngine:
         n = integer_of(batch_size)
         if n is None or not 0 < n < 1 << 31:
             raise InvalidArgumentError(f"batch_size is {shown(batch_size)}: it must be from 1 to 2^31 - 1")
-        return self.engine._call(self.engine._library.pybind_NewBatch, n)
+        return self.engine._call_asking(self.engine._library.pybind_NewBatch, n)
 
     def free_transfer_batch(self, batch_id: int) -> None:
         """Gives the id up; it is invalid from now on. Transfers under way go on."""

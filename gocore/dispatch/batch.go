@@ -60,11 +60,10 @@ func (c *Core) NewBatch(capacity int) (BatchID, *errs.Error) {
 			c.options.Pending).
 			WithHint("max_pending_requests is the largest batch")
 	}
+	if err := c.CheckRoom(); err != nil {
+		return 0, err
+	}
 	if len(c.vacant) == 0 {
-		if len(c.batches) >= c.options.Batches {
-			return 0, errs.New(errs.TooManyRequests, "batch", "%d batches are alive", len(c.batches)).
-				WithHint("free batches, or drop transfers, that have ended, or raise max_batches")
-		}
 		c.batches = append(c.batches, &batch{slot: uint32(len(c.batches))})
 		c.vacant = append(c.vacant, uint32(len(c.batches)-1))
 	}
@@ -78,6 +77,15 @@ func (c *Core) NewBatch(capacity int) (BatchID, *errs.Error) {
 		b.generation = 1
 	}
 	return b.id(), nil
+}
+
+// CheckRoom returns the error of NewBatch if no more batches may be alive. Errors: TooManyRequests.
+func (c *Core) CheckRoom() *errs.Error {
+	if len(c.vacant) > 0 || len(c.batches) < c.options.Batches {
+		return nil
+	}
+	return errs.New(errs.TooManyRequests, "batch", "%d batches are alive", len(c.batches)).
+		WithHint("free batches, or drop transfers, that have ended, or raise max_batches")
 }
 
 // findBatch returns a batch that the user has not freed.

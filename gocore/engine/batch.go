@@ -76,6 +76,16 @@ func (e *Engine) newBatch(capacity int) (*batch, *errs.Error) {
 	return b, nil
 }
 
+// CheckRoom returns the error of a transfer that is one too many, for a caller that keeps its Call then.
+func (e *Engine) CheckRoom() error {
+	e.mu.Lock()
+	defer e.unlockAndDrain()
+	if err := e.core.CheckRoom(); err != nil {
+		return err
+	}
+	return nil
+}
+
 // lookup returns the engine's record of a live batch. The caller holds e.mu.
 func (e *Engine) lookup(id dispatch.BatchID) (*batch, *errs.Error) {
 	if int(id.Slot()) < len(e.batches) {

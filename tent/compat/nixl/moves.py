@@ -115,7 +115,7 @@ class Moves:
             requests[:, 2:4] = rows[:, :2]
             requests[:, 4] = 0  # a file is one region
             start = self._engine._library.pybind_Start
-            batch = self._engine._call(start, 0, requests.ctypes.data, len(requests), 0)
+            batch = self._engine._call_asking(start, 0, requests.ctypes.data, len(requests), 0)
         return [Transfer(self._engine, batch, int(rows[:, 1].sum()), (here.addresses,))]
 
 
