@@ -4,6 +4,10 @@ exceptions.
 The extension is loaded by the first Engine, never by `import tent`: a Go runtime does not survive os.fork(), so a
 process that forks before its first Engine must find nothing loaded. After a fork every entry of the child answers
 ForkError; no call into Go happens there, not even in `__del__` or at exit.
+
+The child has the forking thread alone. A lock that another thread held, and the import of a module that it had begun,
+stay as they are for ever there. So each lock that a call of the child may take is `renewed`, waits for another thread
+are of slices, and a call asks check_process() before it imports something.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from .errors import EngineClosedError, ForkError, InternalError, translate
 from .quantities import seconds_of
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+L = TypeVar("L")
 
 WAIT_SLICE_MS = 50  # the longest stay in Go while a Ctrl-C may be waiting
 LOOKS_PER_CRANK = 128  # polls of the shared page between two entries into the engine, which cost some 2 us
@@ -43,6 +48,13 @@ class Survivor(Protocol):
 
 
 _survivors: weakref.WeakSet[Survivor] = weakref.WeakSet()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def renewed(lock: L) -> L:
+    """Returns a reentrant lock that is free in a forked child, unless the thread that forked holds it."""
+    _locks.add(lock)  # an RLock, or a Condition of one: the others do not know their holder
+    return lock
 
 
 class Gone:
@@ -77,6 +89,12 @@ def forked() -> bool:
     return _forked
 
 
+def check_process() -> None:
+    """Raises ForkError in a forked child of a process that had loaded the engine."""
+    if _forked:
+        raise fork_error()
+
+
 def finalizer(method: Callable[P, None]) -> Callable[P, None]:
     """Makes a method one that garbage collection may call: it does nothing in a forked child, and while the interpreter
     ends. At the end the globals of modules are None, so this keeps its question."""
@@ -93,8 +111,7 @@ def finalizer(method: Callable[P, None]) -> Callable[P, None]:
 def load() -> Library:
     """Returns the native module, which the first call loads. Raises ForkError in a forked child."""
     global _library
-    if _forked:
-        raise fork_error()
+    check_process()
     if _library is None:
         with _lock:
             if _library is None:
@@ -105,7 +122,6 @@ def load() -> Library:
                         f"the native module tent._gotent cannot be loaded: {error}",
                         hint="install the package (pip install .), or build it in place (make)",
                     ) from error
-                os.register_at_fork(after_in_child=_after_fork)
                 _library = _gotent
     return _library
 
@@ -130,10 +146,17 @@ def cut_off_in_child(thing: Survivor) -> None:
 
 def _after_fork() -> None:
     global _forked, _lock
-    _forked = True
-    _lock = threading.Lock()  # its owner may not exist here
+    _forked = _forked or _library is not None or _lock.locked()  # by a thread that has perhaps begun to load it
+    _lock = threading.Lock()
+    for lock in list(_locks):
+        if not lock._is_owned():  # one that the forking thread has is given back when its block ends
+            lock._at_fork_reinit()
     for thing in list(_survivors):
         thing._cut_off()
+    _survivors.clear()  # a child of the child finds them cut off
+
+
+os.register_at_fork(after_in_child=_after_fork)  # here: a thread may fork while another one loads the module
 
 
 def call(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
@@ -142,6 +165,24 @@ def call(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
         return function(*arguments, **none)
     except RuntimeError as error:
         raise translate(error) from None
+
+
+class _End:
+    """The end of a call that another thread makes. No wait for it goes on in a forked child, where nobody makes it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def come(self) -> None:
+        """It is there."""
+        self._lock.release()
+
+    def wait(self) -> bool:
+        """Waits for a slice of time, and returns whether it is there. A signal just before does not shorten that."""
+        came = self._lock.acquire(timeout=WAIT_SLICE_MS / 1000)
+        check_process()  # a signal handler may have forked
+        return came
 
 
 def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
@@ -154,7 +195,7 @@ def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) ->
         return call(function, *arguments, **none)
     values: list[R] = []
     errors: list[BaseException] = []
-    ended = threading.Event()
+    end = _End()
 
     def run() -> None:
         try:
@@ -162,13 +203,13 @@ def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) ->
         except BaseException as error:
             errors.append(error)
         finally:
-            ended.set()
+            end.come()
 
     try:
         threading.Thread(target=run, name="tent-call", daemon=True).start()
     except RuntimeError:  # the interpreter is ending and starts no thread any more
         return call(function, *arguments, **none)
-    while not ended.wait(WAIT_SLICE_MS / 1000):  # a signal just before a wait does not end it
+    while not end.wait():
         pass
     if errors:
         raise errors[0]
@@ -187,7 +228,8 @@ def result_of(function: Callable[[], R], undo: Callable[[R], object]) -> Iterato
             result = made.pop()
         except IndexError:  # it is not there yet, or the other thread gives it back
             return
-        undo(result)
+        if not _forked:  # it is the parent's
+            undo(result)
 
     def run() -> None:
         made.append(function())
@@ -222,7 +264,8 @@ def call_to_end(function: Callable[[], object], hurry: Callable[[], object]) -> 
         function()  # handlers run on the main thread only
         return
     errors: list[BaseException] = []
-    turn, ended = threading.Lock(), threading.Event()
+    ended: list[bool] = []
+    turn, end = threading.Lock(), _End()
 
     def run() -> None:
         if not turn.acquire(blocking=False):
@@ -232,22 +275,24 @@ def call_to_end(function: Callable[[], object], hurry: Callable[[], object]) -> 
         except BaseException as error:
             errors.append(error)
         finally:
-            ended.set()
+            ended.append(True)
+            end.come()
 
-    while True:
+    while not _forked:  # by a signal handler
         try:
             if errors:
                 hurry()
-            if ended.is_set():
+            if ended:
                 break
             if not turn.locked():
                 try:
                     _Shelter(target=run, name="tent-call", daemon=True).start()
                 except (RuntimeError, MemoryError):  # the interpreter is ending and starts no thread any more
                     run()
-            ended.wait(WAIT_SLICE_MS / 1000)  # a signal just before a wait does not end it
+            end.wait()
         except BaseException as error:  # also of a handler that has interrupted the start of the thread: another one
             errors.append(error)
+    check_process()
     if errors:
         raise errors[0]
 

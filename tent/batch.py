@@ -157,7 +157,7 @@ class Batch:
 
     def _discard(self) -> None:
         builder, self._builder = self._builder, 0
-        if builder and not self._engine.closed:
+        if builder and self._engine._usable():
             self._engine._call(self._engine._library.pybind_Discard, builder)
         self._keep = []
 

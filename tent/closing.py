@@ -40,8 +40,7 @@ _held: list[Any] = []  # memory that could not be had back; it must never be rel
 
 def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool = False) -> None:
     """Engine.close(); without a timeout, transfers under way end at limits of their own."""
-    if _native.forked():
-        raise _native.fork_error()
+    _native.check_process()
     limit_ms = _native.milliseconds(timeout)
     if not engine._closing.acquire(blocking=not loop.in_a_close()):
         return  # a callback or a finalizer, which the close under way may be waiting for

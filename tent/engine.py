@@ -14,7 +14,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
+from . import _abi, _aio, _native, buffers, files, grid, loop, moving, page, settings
 from ._text import shown
 from ._transports import learn_transports
 from .addresses import Addresses
@@ -83,7 +83,7 @@ class Engine(Moves, Admission):
         **keywords: Unpack[Given],
     ) -> None:
         self._closed = True  # until there is something to close
-        self._closing = threading.RLock()
+        self._closing = _native.renewed(threading.RLock())
         texts = (*settings.layers(config, keywords), text_of(name, "name"))
         library = _native.load()
         self._library = library
@@ -357,11 +357,9 @@ class Engine(Moves, Admission):
             async with await engine.open_async(address) as peer:
                 assert await engine.read(region[0:64], peer["kv"][0:64]) == 64
         """
-        from . import aio
-
         how = partial(self.open, target, timeout=timeout, identity=identity, wait=wait)
         file = {"create": create, "size": size, "truncate": truncate, "readonly": readonly, "cached": cached}
-        return await aio.in_thread(partial(how, **file, durability=durability))
+        return await _aio.in_thread(partial(how, **file, durability=durability))
 
     def export(self, regions: Region | str | Iterable[Region | str] | None = None) -> bytes:
         """Returns a blob for a handshake of your own; open() takes it in another process.
@@ -467,9 +465,7 @@ class Engine(Moves, Admission):
 
     async def aclose(self, timeout: float | str | None = 30) -> None:
         """close() without blocking the event loop."""
-        from . import aio
-
-        await aio.in_thread(close_engine, self, timeout)
+        await _aio.in_thread(close_engine, self, timeout)
 
     def __enter__(self) -> Engine:
         self._check_open()

@@ -127,6 +127,7 @@ class Events(Stream[Event]):
         """Ends reading. Again: no effect."""
         if self._closed:
             return
+        _native.check_process()
         self._closed = True
         self._engine._streams.discard(self)
         try:

@@ -76,7 +76,7 @@ class Grid:
 
     def close(self) -> None:
         """Forgets it; transfers that it began go on. Again: no effect."""
-        if self._closed or self._engine.closed:
+        if self._closed or not self._engine._usable():
             return
         self._closed = True
         if self._twin is not None:

@@ -213,14 +213,20 @@ class Handle:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise _native.fork_error() if _native.forked() else _native.closed_error()
+            _native.check_process()
+            raise _native.closed_error()
+
+    def _usable(self) -> bool:
+        """Whether the engine is open: with a closed one all that it has handed out is closed. ForkError in a child."""
+        if self._closed:
+            _native.check_process()
+        return not self._closed
 
     def _closed_meanwhile(self) -> bool:
         """Whether the engine is closed; waits for a close that another thread has begun."""
         if not self._closed:
             return False
-        if _native.forked():
-            raise _native.fork_error()
+        _native.check_process()
         if not loop.in_a_close():
             with self._closing:
                 pass
@@ -266,7 +272,7 @@ class Handle:
         self._words.release()
         self._hub.cut_off()  # a loop that was forked with it may still call it
         self._hub = cast("loop.Hub", _native.FORKED)
-        loop.forget()
+        self._tail.cut_off()
 
     @_native.finalizer
     def _dropped(self, batch: int, at: int, keep: object, asked: bool) -> None:

@@ -41,7 +41,7 @@ class LocalMemory:
 
     def __init__(self, engine: Handle) -> None:
         self._engine = engine
-        self._change = threading.Condition()
+        self._change = _native.renewed(threading.Condition())
         self._taken: dict[Range, int] = {}  # by the thread that begins or ends the range
         self._owned: dict[Range, _Owned] = {}
 
@@ -117,6 +117,7 @@ class LocalMemory:
     @contextmanager
     def _alone(self, key: Range) -> Iterator[None]:
         """Keeps other threads away from a range. A signal handler may raise at any place, and call for the range."""
+        _native.check_process()  # a thread that is not there has its range for ever
         me = threading.get_ident()
         if self._taken.get(key) == me:
             raise InvalidArgumentError(
@@ -126,6 +127,7 @@ class LocalMemory:
         try:
             with self._change:
                 while key in self._taken:
+                    _native.check_process()
                     self._change.wait(_native.WAIT_SLICE_MS / 1000)
                 self._taken[key] = me
             yield

@@ -65,9 +65,10 @@ class Hub:
         return self._library is _native.CLOSED
 
     def cut_off(self) -> None:
-        """In a forked child, where nobody may be left to give the lock back."""
+        """In a forked child, where nobody may be left to give the lock back. The thread's epoll is the parent's too."""
         self._library = _native.FORKED
         self.lock = threading.RLock()
+        self._worker = None
 
     def held_here(self) -> bool:
         """Whether the caller, a signal handler or a finalizer, has interrupted the holder of a lock that tent's thread
@@ -152,6 +153,8 @@ class Hub:
                 self._awaits -= not bound
             self._listen()
         for watcher, bound in watchers:
+            if _native.forked():  # the one before has: the others are the parent's
+                return
             if bound:
                 run_soon(watcher, batch)
             else:
@@ -287,10 +290,12 @@ class _Worker:
                     os.eventfd_read(fd)
                 elif hub := self._hubs.get(fd):
                     _guarded(hub.dispatch)
-            while self.jobs:
+            while self.jobs and not _native.forked():
                 function, arguments = self.jobs.popleft()
                 _guarded(function, *arguments)
                 del function, arguments  # or the last job would keep its transfer until the next one
+            if _native.forked():  # a callback has: the jobs are the parent's
+                return
             if self._stopping and not self.jobs:
                 return
 
@@ -317,10 +322,13 @@ def in_a_close() -> bool:
     return on_thread() or _native.sheltered()
 
 
-def forget() -> None:
+def _forget() -> None:
     """In a forked child: the thread is not there."""
     _Worker._current = None
     _Worker._guard = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _guarded(function: Callable[..., object], *arguments: Any) -> None:

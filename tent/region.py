@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import _native, _text
+from . import _aio, _native, _text
 from ._text import shown
 from .enums import Permission
 from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError, TentError
@@ -53,6 +53,7 @@ def byte_range(key: Any, size: int, what: str) -> tuple[int, int]:
 
 def _import(name: str, call: str) -> Any:
     """A library that the caller chose by calling `call`."""
+    _native.check_process()
     from importlib import import_module
 
     try:
@@ -141,8 +142,7 @@ class Region:
     def view(self) -> memoryview:
         """The bytes as a memoryview, writable unless the buffer is not; it keeps the memory alive."""
         keeper = self._check_host()
-        if _native.forked():
-            raise _native.fork_error()
+        _native.check_process()
         holder = (ctypes.c_ubyte * self.size).from_address(self.address)
         holder.keeper = keeper  # type: ignore[attr-defined]
         view = memoryview(holder).cast("B")
@@ -271,9 +271,7 @@ class Region:
         self, peer: Segment | str | None = None, timeout: float | str | None = 30, pages: Iterable[int] | None = None
     ) -> None:
         """fence() without blocking the event loop."""
-        from . import aio
-
-        await aio.in_thread(self.fence, peer, timeout, pages)
+        await _aio.in_thread(self.fence, peer, timeout, pages)
 
     def close(self, timeout: float | str | None = 30) -> None:
         """Ends remote access and returns when no peer can touch the bytes any more. Again: no effect.
@@ -300,9 +298,7 @@ class Region:
 
     async def aclose(self, timeout: float | str | None = 30) -> None:
         """close() without blocking the event loop."""
-        from . import aio
-
-        await aio.in_thread(self.close, timeout)
+        await _aio.in_thread(self.close, timeout)
 
     def pages(self, indexes: Iterable[int], page_bytes: int | str) -> list[RegionSlice]:
         """The slices of some pages of `page_bytes` bytes each, for share().

@@ -276,7 +276,7 @@ class Segment:
 
     def _left(self) -> int:
         """Closes all of it but the handle in the engine, which it returns; 0 where there is nothing to close."""
-        if self._closed or self._engine.closed:
+        if self._closed or not self._engine._usable():
             return 0
         self._closed = True
         for region in self._regions.values():

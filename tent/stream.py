@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from . import _native
+from . import _aio, _native
 from ._text import shown
 from .errors import EngineClosedError, InvalidArgumentError
 from .quantities import integer_of, limit_of
@@ -62,9 +62,7 @@ class Stream(Generic[T]):
 
     async def get_async(self, timeout: float | str | None = None) -> T:
         """get() without blocking the event loop."""
-        from . import aio
-
-        return await aio.next_item(self, timeout)
+        return await _aio.next_item(self, timeout)
 
     def get_nowait(self) -> T:
         """The next one, if it has come already; else the builtin TimeoutError, which is also a queue.Empty."""
@@ -100,11 +98,9 @@ class Stream(Generic[T]):
             yield item
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        from . import aio
-
         while True:
             try:
-                item = await aio.next_item(self)
+                item = await _aio.next_item(self)
             except EngineClosedError:
                 return
             yield item

@@ -27,9 +27,13 @@ class Tail:
         self._closed = False
         self._library = library
         self._id = id
-        self._lock = threading.RLock()  # a finalizer may run inside the guarded lines
+        self._lock = _native.renewed(threading.RLock())  # a finalizer may run inside the guarded lines
         self._memories = 0
         self._early: list[int] = []  # regions, the memory of which was dropped before they were closed
+
+    def cut_off(self) -> None:
+        """In a forked child: nothing is freed there."""
+        self._library = _native.FORKED
 
     def allocated(self) -> None:
         """One more memory to be freed. Raises EngineClosedError once the engine has closed."""

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import ref
 
-from . import _native, _text
+from . import _aio, _native, _text
 from .callback import Callback
 from .enums import TransferStatusEnum
 from .errors import InvalidArgumentError, TentError, TransferError, transfer_error, translate
@@ -184,9 +184,7 @@ class Transfer:
     async def result_async(self, timeout: float | str | None = None) -> int:
         """result() for asyncio: a coroutine, for create_task() and task groups, which take nothing that is merely
         awaitable. Its time-out cancels nothing."""
-        from . import aio
-
-        return await aio.result_within(self, timeout)
+        return await _aio.result_within(self, timeout)
 
     def __bool__(self) -> NoReturn:
         raise InvalidArgumentError(
@@ -198,9 +196,7 @@ class Transfer:
         raise TypeError("concurrent.futures.wait() takes the futures of executors: use tent.wait() or as_completed()")
 
     def __await__(self) -> Generator[Any, None, int]:
-        from . import aio
-
-        return aio.result(self).__await__()
+        return _aio.result(self).__await__()
 
     @property
     def state(self) -> TransferStatusEnum:
@@ -293,8 +289,7 @@ class Transfer:
         """The shared page is gone: either the outcome was taken when its engine closed, or this is a fork."""
         if self._outcome is not None:
             return self._outcome
-        if _native.forked():
-            raise _native.fork_error()
+        _native.check_process()
         if (end := self._engine._ends.get(self._batch)) is None:
             raise _native.closed_error()
         self._blame(end[1].failure)
@@ -328,7 +323,7 @@ class Transfer:
             wait, engine, batch = self._engine._library.pybind_Wait, self._engine._id, self._batch
             if timeout is None:
                 while (state := wait(engine, batch, _native.WAIT_SLICE_MS)) <= PENDING:
-                    pass
+                    _native.check_process()  # a signal handler may have forked
                 return state
             over = _native.instant(timeout)
             while True:
@@ -336,6 +331,7 @@ class Transfer:
                 state = wait(engine, batch, min(left_ms, _native.WAIT_SLICE_MS))
                 if state > PENDING:
                     return state
+                _native.check_process()
                 if left_ms == 0:
                     raise TimeoutError(f"the transfer has not ended within {limit_of(timeout)}; it goes on")
         except TentError:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from .. import _native
 from ..engine import Engine
 from ..errors import InvalidArgumentError, NotImplementedError, TentError, TransferTimeoutError
 from ..moving import READ, WRITE
@@ -94,7 +95,7 @@ class TransferEngine:
         self.engine: Engine = _Unmade()  # type: ignore[assignment]
         self._memory: Memory = _Unmade()  # type: ignore[assignment]
         self._peers: Peers = _Unmade()  # type: ignore[assignment]
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._batches: dict[int, Begun] = {}
         self._last = 0
         self._limit = _limit()

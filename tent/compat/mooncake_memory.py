@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from .. import _native
 from ..errors import InvalidArgumentError, NotImplementedError
 from .taking_back import close_all
 
@@ -26,7 +27,7 @@ class Memory:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._registered: dict[int, list[Region]] = {}
         self._allocated: dict[int, list[Region]] = {}
         self._names = 0

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .. import _native
 from ..errors import NotImplementedError, PeerRestartedError, PeerUnreachableError
 from .looking import ended
 
@@ -47,7 +48,7 @@ class Peers:
         """`name` is the engine's own where a metadata service lists it."""
         self._engine = engine
         self._own = name
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._segments: dict[str, Segment] = {}
 
     def segment(self, peer: str) -> Segment:

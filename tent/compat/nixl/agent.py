@@ -420,6 +420,7 @@ class nixl_agent:
         too. Again: no effect."""
         if self._closed:
             return
+        _native.check_process()  # the listener's socket is the parent's too
         self._closed = True
         if self._listener is not None:
             self._listener.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ... import files
+from ... import _native, files
 from ...engine import OPEN_TIMEOUT
 from ...segment import Segment, close_all
 from .errors import (
@@ -142,7 +142,7 @@ class Files:
     def __init__(self, engine: Engine, backends: Backends) -> None:
         self._engine = engine
         self._backends = backends
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._number = next(_numbers)
         self._files: dict[int, _File] = {}
 

@@ -21,6 +21,7 @@ import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from ... import _native
 from ..._text import shown
 from .errors import nixlBackendError, nixlInvalidParamError, nixlNotSupportedError
 from .seldom import Seldom
@@ -52,7 +53,7 @@ class Listener:
         self._secured = any(settings[f"security/{key}"].value for key in ("cluster_key", "cert"))
         self._room = threading.BoundedSemaphore(_AT_ONCE)
         self._bytes = _Bytes()
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._silent: OrderedDict[bytes, None] = OrderedDict()  # agents that did not answer, the oldest first
         self._warn = Seldom(logger, logging.WARNING)
         self._closed = threading.Event()
@@ -171,7 +172,7 @@ class _Bytes:
     """The room that requests share which are longer than most."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._left = LONGEST
 
     def take(self, n: int) -> None:

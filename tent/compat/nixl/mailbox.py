@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from ... import _native
 from . import messages
 from .errors import translating
 
@@ -25,7 +26,7 @@ class Mailbox:
         self.kept: dict[str, list[bytes]] = {}
         self._engine = engine
         self._owner = owner
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._joiner = messages.Joiner()
         self._sent: list[Transfer] = []
 

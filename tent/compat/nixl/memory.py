@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from ... import _native
 from ..taking_back import close_all
 from .descriptors import DRAM_SEG, FILE_SEG, NAMES, VRAM_SEG, nixlRegDList
 from .errors import nixlNotFoundError, nixlNotSupportedError, translated, translating
@@ -25,7 +26,7 @@ class Memory:
         """`owner` is the agent's name, under which peers see the regions."""
         self._engine = engine
         self._owner = owner
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._regions: dict[_Key, list[Region]] = {}
         self.files = Files(engine, backends)
         self._registered = 0

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ... import _native
 from ..._text import shown
 from ...moving import MESSAGE_MAX
 from .errors import nixlInvalidParamError
@@ -102,7 +103,7 @@ class Joiner:
     """Puts parts together again. Any thread may use it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._open: OrderedDict[Sender, _Incomplete] = OrderedDict()
         self._bytes = 0  # of all of them
         self._dropped = Seldom(logger, logging.ERROR)

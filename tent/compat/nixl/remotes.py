@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ... import _native
 from ...errors import PeerUnreachableError, TentError
 from .errors import nixlInvalidParamError, nixlNotFoundError, translating
 from .messages import checked_name
@@ -55,7 +56,7 @@ class Remotes:
         self._engine = engine
         self._own = own
         self._life = uuid.uuid4().hex
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._known: dict[str, _Remote] = {}
 
     def metadata(self, regions: Sequence[str] | None) -> bytes:

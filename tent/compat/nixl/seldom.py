@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 
+from ... import _native
+
 PAUSE = 1.0  # seconds
 
 
@@ -15,7 +17,7 @@ class Seldom:
     def __init__(self, logger: logging.Logger, level: int) -> None:
         self._logger = logger
         self._level = level
-        self._lock = threading.Lock()
+        self._lock = _native.renewed(threading.RLock())
         self._next = float("-inf")  # when another line may come, by the monotonic clock
         self._left_out = 0
 
