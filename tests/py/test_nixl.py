@@ -387,6 +387,8 @@ def test_notifications_are_kept_until_they_are_looked_for(agents: Agents) -> Non
     assert two.check_remote_xfer_done(b"one", "3", tag_is_prefix=False)
     assert not two.check_remote_xfer_done("nobody", b"a")
     assert two.update_notifs() == {"one": [b"a:1"]}
+    two.notifs = {}
+    assert two.notifs == two.update_notifs() == {}
 
 
 def test_many_threads_use_one_agent(agents: Agents, seed: int) -> None:

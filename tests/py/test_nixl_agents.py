@@ -13,7 +13,7 @@ pytest.importorskip("numpy")
 
 from nixl_agents import BLOCK, Agents, Side, blocks, ended, heard, register
 
-from tent.compat.nixl import nixl_agent, nixlBind, nixlRemoteDisconnectError, remotes
+from tent.compat.nixl import mailbox, nixl_agent, nixlBind, nixlRemoteDisconnectError, remotes
 from tent.testing import Memory
 
 pytestmark = pytest.mark.adapters
@@ -153,3 +153,26 @@ def test_the_parameters_of_a_backend_are_those_that_it_was_created_with(agents: 
     agent.create_backend("POSIX", {})
     assert agent.get_backend_params("POSIX") == {"ios_pool_size": "4", "use_aio": "true"}
     assert agent.get_backend_params("UCX") == {}
+
+
+def test_messages_that_nobody_looks_for_have_a_bound(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The oldest of the agent with the most are dropped, and the log says so; those of others stay."""
+    monkeypatch.setattr(mailbox, "KEPT_MOST", 64 * (mailbox.KEPT_COST + 100))
+    agent = agents("a")
+    box = agent._mailbox
+    for number in range(200):
+        new = {"loud": [b"%03d" % number + bytes(97)]} | ({"quiet": [b"once"]} if number == 0 else {})
+        monkeypatch.setattr(box, "take", lambda new=new: new)
+        kept = box.keep()["loud"]
+        assert len(kept) <= 64 and kept[-1] == new["loud"][0]
+        assert [int(message[:3]) for message in kept] == list(range(number + 1 - len(kept), number + 1))
+    assert len(kept) > 48 and box.kept["quiet"] == [b"once"]
+    assert "of loud are dropped: nobody has looked for them" in caplog.text
+    monkeypatch.setattr(box, "take", dict)
+    assert agent.check_remote_xfer_done("loud", b"199") and not agent.check_remote_xfer_done("loud", b"000")
+    caplog.clear()
+    agent.notifs.clear()  # the program has taken all
+    monkeypatch.setattr(box, "take", lambda: {"loud": [bytes(100)] * 60})
+    assert len(box.keep()["loud"]) == 60 and not caplog.text

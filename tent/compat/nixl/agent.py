@@ -91,8 +91,12 @@ class nixl_agent:
 
     @property
     def notifs(self) -> dict[str, list[bytes]]:
-        """The messages that update_notifs() has kept, by the name of their agent."""
+        """The messages that update_notifs() has kept, by the name of their agent. The program may take some out."""
         return self._mailbox.kept
+
+    @notifs.setter
+    def notifs(self, kept: dict[str, list[bytes]]) -> None:
+        self._mailbox.kept = kept
 
     # Backends
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ... import _native
 from . import messages
 from .errors import translating
+from .seldom import Seldom
 
 if TYPE_CHECKING:
     from ...engine import Engine
@@ -17,9 +18,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tent.compat.nixl")
 
+KEPT_MOST = 256 << 20  # bytes of messages that are kept
+KEPT_COST = 1024  # bytes that a message counts beside its own
+
 
 class Mailbox:
-    """Outgoing and incoming notifications of one agent. Any thread may use it."""
+    """Outgoing and incoming notifications of one agent. Any thread may use it.
+
+    Upstream keeps every message until somebody looks for it. Here the oldest are dropped where there is no more room,
+    of the agents with the most, and the log says so. A full queue that holds the senders back would make their
+    transfers fail for messages that nobody reads.
+    """
 
     def __init__(self, engine: Engine, owner: str) -> None:
         """`owner` is the agent's name, which every notification carries."""
@@ -29,6 +38,8 @@ class Mailbox:
         self._lock = _native.renewed(threading.RLock())
         self._joiner = messages.Joiner()
         self._sent: list[Transfer] = []
+        self._bytes = 0  # of those kept, or more: the program may take some out of `kept`
+        self._dropped = Seldom(logger, logging.ERROR)
 
     def parts(self, message: bytes) -> list[messages.Part]:
         """The notifications that carry a message; none for an empty one."""
@@ -70,7 +81,32 @@ class Mailbox:
         with self._lock:
             for name, listed in new.items():
                 self.kept.setdefault(name, []).extend(listed)
+                self._bytes += _cost(listed)
+            if self._bytes > KEPT_MOST:
+                self._drop_oldest()
             return self.kept
+
+    def _drop_oldest(self) -> None:
+        """Makes room, and some more, so that it is not made for each message. The caller holds the lock."""
+        costs = {name: _cost(listed) for name, listed in self.kept.items()}
+        self._bytes = sum(costs.values())
+        if self._bytes <= KEPT_MOST:
+            return
+        while self._bytes > KEPT_MOST - KEPT_MOST // 8:
+            name = max(costs, key=lambda name: costs[name])
+            listed = self.kept[name]
+            n = max(1, len(listed) // 8)
+            freed = _cost(listed[:n])
+            del listed[:n]
+            costs[name] -= freed
+            self._bytes -= freed
+            self._dropped(
+                "%d notifications of %s are dropped: nobody has looked for them, and %d MiB are kept at most. "
+                "check_remote_xfer_done() takes one, and notifs.clear() all",
+                n,
+                name,
+                KEPT_MOST >> 20,
+            )
 
     def find(self, name: str, tag: bytes, is_prefix: bool) -> bool:
         """Whether a message is kept that begins with the tag, or has it anywhere; it is taken then."""
@@ -80,9 +116,14 @@ class Mailbox:
             for i, message in enumerate(listed):
                 if message.startswith(tag) if is_prefix else tag in message:
                     del listed[i]
+                    self._bytes -= _cost([message])
                     return True
         return False
 
     def forget(self, name: str) -> None:
         """Drops the incomplete messages of an agent that is gone."""
         self._joiner.forget(name)
+
+
+def _cost(listed: list[bytes]) -> int:
+    return sum(map(len, listed)) + KEPT_COST * len(listed)
