@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
@@ -19,7 +20,7 @@ from ..engine import Engine
 from ..errors import InvalidArgumentError, NotImplementedError, TentError, TransferTimeoutError
 from ..moving import READ, WRITE
 from .mooncake_memory import Memory, registered_as
-from .mooncake_peers import CONNECT_LIMIT, Begun, Peers, host_and_port, service
+from .mooncake_peers import CONNECT_LIMIT, Begun, Peers, Wishes, host_and_port, service
 from .options import Options
 
 if TYPE_CHECKING:
@@ -54,9 +55,8 @@ class TransferNotify:
 
     __slots__ = ("msg", "name")
 
-    def __init__(self, name: str = "", msg: str = "") -> None:
-        self.name = name
-        self.msg = msg
+    def __init__(self, name: str | bytes = "", msg: str | bytes = "") -> None:
+        self.name, self.msg = (text.decode() if isinstance(text, bytes) else text for text in (name, msg))
 
     def __repr__(self) -> str:
         return f"TransferNotify(name={self.name!r}, msg={self.msg!r})"
@@ -96,6 +96,7 @@ class TransferEngine:
         self._memory: Memory = _Unmade()  # type: ignore[assignment]
         self._peers: Peers = _Unmade()  # type: ignore[assignment]
         self._lock = _native.renewed(threading.RLock())
+        self._wishes = Wishes()
         self._batches: dict[int, Begun] = {}
         self._last = 0
         self._limit = _limit()
@@ -403,8 +404,8 @@ class TransferEngine:
 
         def begin(segment: Segment) -> Transfer | None:
             if len(lengths):
-                hinted = hint or None
-                return move(self.engine, buffers, segment, addresses, lengths, notify=note, hint=hinted, **terms)
+                begins = partial(move, self.engine, buffers, segment, addresses, lengths, notify=note, **terms)
+                return self._wishes.begin(begins, hint)
             return None if note is None else self.engine.notify(segment, *note)
 
         return begin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -80,6 +81,7 @@ class Memory:
 
     def write(self, address: int, data: bytes, size: int) -> None:
         """Copies the first bytes of `data` into memory of this engine."""
+        address, size = operator.index(address), operator.index(size)
         if not 0 <= size <= len(data):
             raise InvalidArgumentError(f"{size} bytes are to be written, and {len(data)} were given")
         self._check_inside(address, size)
@@ -87,6 +89,7 @@ class Memory:
 
     def read(self, address: int, size: int) -> bytes:
         """Copies bytes out of memory of this engine."""
+        address, size = operator.index(address), operator.index(size)
         self._check_inside(address, size)
         return ctypes.string_at(address, size)
 

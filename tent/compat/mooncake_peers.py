@@ -5,12 +5,13 @@ They are opened at the first use, and met again after a restart.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
-from ..errors import NotImplementedError, PeerRestartedError, PeerUnreachableError
+from ..errors import InvalidArgumentError, NotImplementedError, PeerRestartedError, PeerUnreachableError
 from .looking import ended
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ..errors import TransferError
     from ..segment import Segment
     from ..transfer import Transfer
+
+logger = logging.getLogger("tent.compat.mooncake")
 
 _PEER_TO_PEER = ("P2PHANDSHAKE", "p2p", "")
 _SERVICES = ("etcd", "redis", "http")  # of names
@@ -39,6 +42,26 @@ class Begun(NamedTuple):
     def error(self) -> TransferError | None:
         """Waits for the end and returns the error that it brought."""
         return None if self.transfer is None else self.transfer.exception()
+
+
+class Wishes:
+    """Transports that calls wish for by transport_hint. As upstream, one that cannot carry a call is no error of it;
+    the log says so once."""
+
+    def __init__(self) -> None:
+        self._missed: set[str] = set()
+
+    def begin(self, begins: Callable[..., Transfer], hint: str) -> Transfer:
+        """Begins a transfer over the transport that is wished for, or else over any."""
+        if not hint or hint in self._missed:
+            return begins()
+        try:
+            return begins(hint=hint)
+        except InvalidArgumentError as error:
+            transfer = begins()  # which raises where something else is wrong
+            self._missed.add(hint)
+            logger.warning("transport_hint %r is not used any more: %s", hint, error)
+            return transfer
 
 
 class Peers:

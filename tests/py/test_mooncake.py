@@ -439,3 +439,27 @@ def test_the_environment_gives_options_as_an_object_or_fails(monkeypatch: pytest
     monkeypatch.setenv(VARIABLE, '{"priority": "LOW", "timeout": "30s", "integrity": "crc32c"}')
     assert Options.of(None).terms == {"priority": tent.PRIO_LOW, "timeout": 30, "integrity": "crc32c"}
     assert Options.of({}).terms == {"priority": None, "timeout": None, "integrity": None}
+
+
+def test_calls_that_mooncake_takes_are_taken(pair: Pair, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A hint is a wish, numbers may be NumPy's everywhere, and the texts of a notification may be bytes."""
+    numpy = pytest.importorskip("numpy")
+    here, there, peer = pair()
+    ours, theirs = Memory(4096, seed), Memory(4096, seed + 1)
+    assert here.register_memory(at(ours), 4096) == there.register_memory(at(theirs), 4096) == 0
+    for hint in ("rdma", "barex", "rdma"):
+        assert here.transfer_sync_write(peer, at(ours), at(theirs), 64, hint) == 0
+    told = [record.getMessage() for record in caplog.records if "transport_hint" in record.getMessage()]
+    assert len(told) == 2 and "'rdma'" in told[0] and "'barex'" in told[1]
+    assert here.transfer_sync_write(peer, at(ours), 1, 64, "tcp") == -1, "something else is wrong"
+    theirs.expect(0, ours.expected[:64])
+    theirs.check()
+    address, n = numpy.uint64(at(ours)), numpy.int64(3)
+    assert here.write_bytes_to_buffer(address, b"abc", n) == 0 and here.read_bytes_from_buffer(address, n) == b"abc"
+    ours.expect(0, b"abc")
+    ours.check()
+    note = TransferNotify(b"n", b"m")
+    assert (note.name, note.msg) == ("n", "m")
+    assert here.transfer_sync(peer, at(ours), at(theirs), 3, TransferOpcode.Write, note) == 0
+    assert [(n.name, n.msg) for n in there.get_notifies()] == [("n", "m")]
+    theirs.expect(0, b"abc")

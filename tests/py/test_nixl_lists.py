@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import random
 import sys
 from collections.abc import Callable
@@ -100,7 +102,10 @@ def test_a_released_list_is_refused_and_its_transfers_go_on(agents: Agents, seed
 def test_descriptor_lists_are_those_of_upstream() -> None:
     listed = nixl.nixlXferDList("DRAM", [(1, 2, 0), (5, 6, 1)])
     assert (listed.getType(), listed.descCount(), len(listed), listed.isEmpty()) == (0, 2, 2, False)
-    assert listed[1] == (5, 6, 1) == list(listed)[1] and listed.index((5, 6, 1)) == 1 and listed.index((9, 9, 9)) == -1
+    assert listed[1] == (5, 6, 1) == list(listed)[1] and listed.index((5, 6, 1)) == 1
+    assert listed.getType().name == "DRAM_SEG" and listed.getType() is nixl.nixlBind.DRAM_SEG
+    with pytest.raises(nixl.nixlNotFoundError):
+        listed.index((9, 9, 9))
     listed[0] = (7, 7, 7)
     listed.append((8, 8, 8))
     listed.remDesc(1)
@@ -109,23 +114,31 @@ def test_descriptor_lists_are_those_of_upstream() -> None:
     listed.clear()
     assert listed.isEmpty() and repr(listed) == "<nixlXferDList DRAM: 0 descriptors>"
     registered = nixl.nixlRegDList("FILE", [(0, 10, 3, "path"), (0, 4, 4, "")])
-    assert list(registered) == [(0, 10, 3, "path"), (0, 4, 4, "")] and list(registered.trim()) == [
-        (0, 10, 3),
-        (0, 4, 4),
-    ]
+    assert list(registered) == [(0, 10, 3, b"path"), (0, 4, 4, b"")]
+    assert list(registered.trim()) == [(0, 10, 3), (0, 4, 4)]
+    assert registered.index((0, 4, 4, "whichever")) == 1
     registered.remDesc(0)
-    assert list(registered) == [(0, 4, 4, "")]
+    assert list(registered) == [(0, 4, 4, b"")]
     registered.append((0, 5, 5, "more"))
     registered.addDesc((0, 6, 6))
     registered[0] = (0, 7, 7)
     for wrong in ((0, 8), (0, -1, 8, "text")):  # and its rows and texts stay in step
         with pytest.raises(nixl.nixlInvalidParamError):
             registered.append(wrong)
-    want = [(0, 7, 7, ""), (0, 5, 5, "more"), (0, 6, 6, "")]
+    want = [(0, 7, 7, b""), (0, 5, 5, b"more"), (0, 6, 6, b"")]
     assert list(registered) == want == list(descriptors.deserialized(registered.serialized()))
     assert list(nixl.nixlRegDList("FILE", [row[:3] for row in want]).texts) == [""] * 3
+    assert registered == nixl.nixlRegDList(type="FILE", descs=want) != nixl.nixlRegDList("FILE", registered.trim().rows)
     registered.clear()
     assert registered.isEmpty() and not registered.texts
+    raw = nixl.nixlRegDList("FILE", [(0, 1, 3, b"rw:/\xff")])
+    assert raw[0] == (0, 1, 3, b"rw:/\xff") and os.fsencode(raw.texts[0]) == b"rw:/\xff"
+    assert descriptors.deserialized(raw.serialized()) == raw == pickle.loads(pickle.dumps(raw))
+    remote = nixl.nixlRemoteDList("DRAM", [(1, 2, 3, "agent")])
+    assert remote[0] == (1, 2, 3, "agent") and remote == nixl.nixlRemoteDList(type="DRAM", descs=[remote[0]])
+    for kind in (nixl.nixlXferDList, nixl.nixlRegDList, nixl.nixlRemoteDList):
+        assert kind("DRAM", 2).descCount() == kind(type="DRAM", init_size=2).descCount() == 2
+        assert kind("DRAM", 0) == kind("DRAM") and kind("DRAM", 1)[0][:3] == (0, 0, 0)
     with pytest.raises(nixl.nixlInvalidParamError):
         descriptors.deserialized(nixl.nixlXferDList("DRAM", [(1, 2, 3)]).serialized()[:-1])
 
@@ -155,7 +168,7 @@ def test_a_list_has_its_rows_to_itself() -> None:
     trimmed = registered.trim()
     rows[:] = 1
     trimmed[0] = (9, 9, 9)
-    assert listed[0] == remote[0] == (4096, 64, 0) and registered[0] == (4096, 64, 0, "")
+    assert listed[0] == remote[0][:3] == (4096, 64, 0) and registered[0] == (4096, 64, 0, b"")
     assert list(trimmed) == [(9, 9, 9), (8192, 64, 0)]
     received = descriptors.deserialized(listed.serialized())
     received[0] = (7, 7, 7)  # and can be changed

@@ -136,11 +136,11 @@ class nixl_agent:
         return nixlXferDList(kind, rows)
 
     def get_remote_descs(self, descs: Any, mem_type: str | None = None) -> nixlRemoteDList:
-        """A list of ranges of a remote agent; a fourth item, the agent's name, is left out."""
+        """A list of ranges of a remote agent: of tuples (address, length, device, agent), or an N x 3 array."""
         if isinstance(descs, nixlRemoteDList):
             return descs
         kind, rows = descriptors.described(descs, mem_type, 4)
-        return nixlRemoteDList(kind, rows if isinstance(rows, np.ndarray) else [row[:3] for row in rows])
+        return nixlRemoteDList(kind, rows)
 
     def get_reg_descs(self, descs: Any, mem_type: str | None = None) -> nixlRegDList:
         """A list to register: of tuples (address, length, device, text), an N x 3 array, a tensor or tensors."""
@@ -364,9 +364,11 @@ class nixl_agent:
         usable(handle, nixl_xfer_handle)
         return handle.backend
 
-    def estimate_xfer_cost(self, req_handle: nixl_xfer_handle) -> tuple[int, int, int]:
-        """Not supported."""
-        raise nixlNotSupportedError("estimate_xfer_cost is not supported; engine.traffic() has the measured rates")
+    def estimate_xfer_cost(self, req_handle: nixl_xfer_handle) -> tuple[int, int, str]:
+        """Microseconds, their error and the way of the estimate. As over UCX nothing is estimated; engine.traffic() has
+        the measured rates."""
+        usable(req_handle, nixl_xfer_handle)
+        return 0, 0, "UNKNOWN"
 
     def release_xfer_handle(self, handle: nixl_xfer_handle) -> None:
         """Ends a transfer; one that is under way is cancelled, and none of its bytes moves when this returns."""

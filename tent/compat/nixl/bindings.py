@@ -14,6 +14,7 @@ from .descriptors import (
     FILE_SEG,
     OBJ_SEG,
     VRAM_SEG,
+    nixl_mem_t,
     nixlRegDList,
     nixlRemoteDList,
     nixlXferDList,
@@ -93,6 +94,7 @@ __all__ = [
     "nixlRemoteDList",
     "nixlXferDList",
     "nixlXferTelemetry",
+    "nixl_mem_t",
     "nixl_status_t",
     "nixl_thread_sync_t",
 ]

@@ -7,6 +7,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 from itertools import chain
 from typing import Any
 
@@ -14,10 +15,21 @@ import numpy as np
 
 from ..._text import shown
 from ...buffers import is_tensor
-from .errors import nixlInvalidParamError
+from ...quantities import integer_of
+from .errors import nixlInvalidParamError, nixlNotFoundError
 
-# The numbers of the kinds of memory in upstream's module.
-DRAM_SEG, VRAM_SEG, BLK_SEG, OBJ_SEG, FILE_SEG = range(5)
+
+class nixl_mem_t(IntEnum):
+    """The kinds of memory, with the numbers of upstream's module."""
+
+    DRAM_SEG = 0
+    VRAM_SEG = 1
+    BLK_SEG = 2
+    OBJ_SEG = 3
+    FILE_SEG = 4
+
+
+DRAM_SEG, VRAM_SEG, BLK_SEG, OBJ_SEG, FILE_SEG = nixl_mem_t
 
 KINDS = {
     "DRAM": DRAM_SEG,
@@ -38,12 +50,12 @@ _HEAD = struct.Struct("=8sBxxxxxxxQ")
 _MAGIC, _MAGIC_TEXTS = b"tentdesc", b"tentregs"
 
 
-def kind_of(memory: Any) -> int:
-    """The number of a kind of memory, which is a name or a number."""
+def kind_of(memory: Any) -> nixl_mem_t:
+    """A kind of memory, which is given by its name or its number."""
     if isinstance(memory, str) and memory in KINDS:
         return KINDS[memory]
     if not isinstance(memory, (str, bool)) and memory in NAMES:
-        return int(memory)
+        return nixl_mem_t(memory)
     raise nixlInvalidParamError(f"the memory type is {shown(memory)}: known are {', '.join(KINDS)}")
 
 
@@ -52,16 +64,17 @@ class _DList:
 
     __slots__ = ("_kind", "_rows")
 
-    def __init__(self, memory: Any, rows: Any = (), *_: object) -> None:
-        self._kind = kind_of(memory)
-        self._rows = _table(rows)
+    def __init__(self, type: Any, descs: Any = (), *_: object, init_size: int = 0) -> None:
+        """As upstream: the descriptors, or the number of empty ones."""
+        self._kind = kind_of(type)
+        self._rows = _table(_filled(descs, init_size))
 
     @property
     def rows(self) -> Any:
         """The table, an array of n x 3 unsigned 64-bit words."""
         return self._rows
 
-    def getType(self) -> int:
+    def getType(self) -> nixl_mem_t:
         return self._kind
 
     def descCount(self) -> int:
@@ -97,9 +110,11 @@ class _DList:
         self._rows = np.delete(self._rows, i, axis=0)
 
     def index(self, row: Row) -> int:
-        """The place of a row, -1 if it is not there."""
+        """The place of a row; nixlNotFoundError if it is not there."""
         found = np.flatnonzero((self._rows == _table([row])[0]).all(axis=1))
-        return int(found[0]) if len(found) else -1
+        if not len(found):
+            raise nixlNotFoundError(f"the descriptor {shown(row)} is not in the list")
+        return int(found[0])
 
     def clear(self) -> None:
         self._rows = self._rows[:0]
@@ -127,27 +142,70 @@ class nixlXferDList(_DList):
     __slots__ = ()
 
 
-class nixlRemoteDList(_DList):
-    """Ranges of a remote agent."""
+class _WithTexts(_DList):
+    """Ranges of which each has a text besides."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, type: Any, descs: Any = (), *_: object, init_size: int = 0) -> None:
+        rows = _filled(descs, init_size)
+        texts: list[str] = []
+        if not isinstance(rows, np.ndarray):
+            rows = list(rows)
+            texts = [_text(row) for row in rows]
+            rows = [row[:3] for row in rows]
+        super().__init__(type, rows)
+        self._texts = texts or [""] * len(self._rows)
+
+    def __getitem__(self, i: int) -> Any:
+        return (*super().__getitem__(i), self._texts[i])
+
+    def __setitem__(self, i: int, row: Any) -> None:
+        super().__setitem__(i, row[:3])
+        self._texts[i] = _text(row)
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and isinstance(other, _WithTexts) and self._texts == other._texts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def append(self, row: Any) -> None:
+        super().append(row[:3])
+        self._texts.append(_text(row))
+
+    addDesc = append
+
+    def remDesc(self, i: int) -> None:
+        super().remDesc(i)
+        del self._texts[i]
+
+    def index(self, row: Any) -> int:
+        """The place of a range, whichever its text is."""
+        return super().index(row[:3])
+
+    def clear(self) -> None:
+        super().clear()
+        self._texts.clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._kind, [(*map(int, row), text) for row, text in zip(self._rows, self._texts)])
+
+
+class nixlRemoteDList(_WithTexts):
+    """Ranges of remote agents, each with the agent's name."""
 
     __slots__ = ()
 
 
-class nixlRegDList(_DList):
-    """Ranges to register, each with a text that only some backends read."""
+class nixlRegDList(_WithTexts):
+    """Ranges to register, each with a text that only some backends read. As upstream, it is bytes in a row."""
 
-    __slots__ = ("_texts", "files")
+    __slots__ = ("files",)
 
-    def __init__(self, memory: Any, rows: Any = (), *_: object) -> None:
+    def __init__(self, type: Any, descs: Any = (), *_: object, init_size: int = 0) -> None:
+        super().__init__(type, descs, init_size=init_size)
         # The files that this list stands for, by the number of the Files: one entry a registration.
         self.files: dict[int, list[dict[int, int]]] = {}
-        texts: list[str] = []
-        if not isinstance(rows, np.ndarray):
-            rows = list(rows)
-            texts = [str(row[3]) if len(row) > 3 else "" for row in rows]
-            rows = [row[:3] for row in rows]
-        super().__init__(memory, rows)
-        self._texts = texts or [""] * len(self._rows)
 
     @property
     def texts(self) -> Sequence[str]:
@@ -164,32 +222,26 @@ class nixlRegDList(_DList):
         return nixlXferDList(self._kind, self._rows)
 
     def __getitem__(self, i: int) -> Any:
-        return (*super().__getitem__(i), self._texts[i])
-
-    def __setitem__(self, i: int, row: Any) -> None:
-        super().__setitem__(i, row[:3])
-        self._texts[i] = str(row[3]) if len(row) > 3 else ""
-
-    def append(self, row: Any) -> None:
-        super().append(row[:3])
-        self._texts.append(str(row[3]) if len(row) > 3 else "")
-
-    addDesc = append
-
-    def remDesc(self, i: int) -> None:
-        super().remDesc(i)
-        del self._texts[i]
-
-    def clear(self) -> None:
-        super().clear()
-        self._texts.clear()
+        address, length, device, text = super().__getitem__(i)
+        return address, length, device, text.encode("utf-8", "surrogateescape")
 
     def serialized(self) -> bytes:
         texts = json.dumps(self._texts).encode()
         return _HEAD.pack(_MAGIC_TEXTS, self._kind, len(self)) + bytes(self._rows.tobytes()) + texts
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._kind, [(*map(int, row), text) for row, text in zip(self._rows, self._texts)])
+
+def _filled(descs: Any, n: Any) -> Any:
+    """Descriptors, or empty ones where their number is given instead."""
+    count = integer_of(descs)
+    if count is None and not n:
+        return descs
+    return np.zeros((n if count is None else count, 3), np.uint64)
+
+
+def _text(row: Any) -> str:
+    """The fourth item of a row, which is text or bytes."""
+    text = row[3] if len(row) > 3 else ""
+    return text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else str(text)
 
 
 def deserialized(data: bytes) -> nixlXferDList | nixlRegDList:

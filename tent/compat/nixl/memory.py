@@ -106,7 +106,7 @@ class Memory:
     def facts(self, descs: nixlRegDList) -> list[dict[str, str] | None]:
         """For each range a dict if it is there, else None: a file by its path, memory by its registration."""
         if descs.getType() == FILE_SEG:
-            return [facts_of(device, text) for _, _, device, text in descs]
+            return [facts_of(device, text) for device, text in zip(descs.devices, descs.texts, strict=True)]
         return [{} if self._holds(address, length) else None for address, length, _, _ in descs]
 
     def _holds(self, address: int, length: int) -> bool:
