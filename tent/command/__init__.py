@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -132,7 +133,7 @@ def _look(add: Add) -> None:
         plan.run,
         CONFIG,
         ("from_", {"metavar": "FROM", "help": "memory here, for example cpu:0"}),
-        ("to", {"metavar": "TO", "help": "host:port, host:port/region or file:///path"}),
+        ("to", {"type": name, "metavar": "TO", "help": "host:port, host:port/region or file:///path"}),
         ("--op", {"type": one_of(plan.OPERATIONS), "default": "write", "help": "write or read"}),
         ("--size", {"type": size, "default": "1M", "help": "bytes of the transfer"}),
         ("--priority", {"type": one_of(plan.PRIORITIES), "default": "high", "help": "high, medium or low"}),
@@ -156,7 +157,15 @@ def _measure(add: Add) -> None:
         "bench",
         bench.run,
         CONFIG,
-        ("target", {"nargs": "?", "metavar": "HOST:PORT/REGION", "help": "of `tent serve`; its bytes are overwritten"}),
+        (
+            "target",
+            {
+                "nargs": "?",
+                "type": name,
+                "metavar": "HOST:PORT/REGION",
+                "help": "of `tent serve`; its bytes are overwritten",
+            },
+        ),
         ("--op", {"type": several(one_of(plan.OPERATIONS)), "default": "write,read", "help": "write, read"}),
         ("--size", {"type": several(size), "default": "4K,64K,1M,16M", "help": "bytes of a range"}),
         ("--batch", {"type": several(count), "default": "1", "help": "ranges of a transfer, as in 1,16"}),
@@ -211,11 +220,13 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("stdout", "stderr"):  # None where the shell has closed it, which print() takes for the other one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path or a peer may have letters that a terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     options = parser().parse_args(arguments)
     try:
         status = int(options.function(options))
         sys.stdout.flush()
-    except tent.TentError as error:
+    except (tent.TentError, TimeoutError) as error:
         print(f"tent: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -352,6 +352,7 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         for wrong in ("here", ":9100", "http://127.0.0.1:9100/metrics", "h:", "h:0", "127.0.0.1:65537")
     ]
     mistakes += [(["bench", "--transport", wrong], "it is empty") for wrong in ("", "shm,")]
+    mistakes += [(["bench", ""], "it is empty"), (["plan", "cpu:0", ""], "it is empty")]
     mistakes += [(["serve", "--region", ""], "it is empty"), (["bench", "--priority", "urgent"], "high, medium, low")]
     for words, said in [*mistakes, ([], "usage: ")]:
         with pytest.raises(SystemExit, check=lambda exit: exit.code == 2):
@@ -395,6 +396,28 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
     closed = subprocess.run(["sh", "-c", '"$@" 2>&- >&-', "-", *TENT, "topo"], timeout=60)
     assert closed.returncode == 0, "nobody wants to read it"
+
+
+def test_letters_that_the_terminal_lacks_are_escaped(tmp_path: Path) -> None:
+    """Also those of a notification, which would end `tent serve`."""
+    path = tmp_path / "zwölf"
+    path.write_bytes(bytes(10))
+    ascii = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [*TENT, "plan", "cpu:0", f"file://{path}"], capture_output=True, text=True, timeout=60, env=ascii
+    )
+    assert done.returncode == 0 and "zw\\xf6lf" in done.stdout, done.stderr
+
+
+def test_a_wait_that_runs_out_is_no_fault_of_the_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def late(_: object) -> int:
+        raise TimeoutError("the transfer has not ended within 10 s; it goes on")
+
+    monkeypatch.setattr(topo, "run", late)
+    assert command.main(["topo"]) == 1
+    assert capsys.readouterr().err == "tent: the transfer has not ended within 10 s; it goes on\n"
 
 
 def test_a_reader_that_has_enough_ends_the_command() -> None:
