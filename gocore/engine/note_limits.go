@@ -59,8 +59,8 @@ func notTaken(p *peer, why *errs.Error) *errs.Error {
 		WithHint("the peer may not read its notifications: its notification_queue is full then")
 }
 
-// cancelNote asks that a batch ends without its notification, and reports whether it waits for one. One that is under way
-// cannot be had back, so the peer has the fence bound to say whether it has taken it. The caller holds e.mu.
+// cancelNote asks that a batch ends without its notification, and reports whether it waits for one. One that is under
+// way cannot be had back, so the peer has the fence bound to say whether it has taken it. The caller holds e.mu.
 func (e *Engine) cancelNote(b *batch) bool {
 	if b.ended || !b.expects() {
 		return false
@@ -87,7 +87,8 @@ func (t *note) untaken(cause *errs.Error) *errs.Error {
 		return cause
 	}
 	return errs.New(errs.Canceled, "notify",
-		"the transfer was canceled when its notification was under way, and the peer has not confirmed it: it may take it")
+		"the transfer was canceled when its notification was under way, and the peer has not confirmed it: it may "+
+			"take it")
 }
 
 func (t *note) due() clock.Time { return t.limit }

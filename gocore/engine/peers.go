@@ -401,7 +401,8 @@ func (p *peer) unplanned(err *errs.Error, local *region, remote *remoteRegion, t
 		}
 	}
 	if t.Require != 0 {
-		return err.WithHint("require= admits none that can: leave it out, or name a transport that is not rejected here")
+		return err.WithHint("require= admits none that can: leave it out, or name a transport that is not rejected " +
+			"here")
 	}
 	return err
 }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import tent
-from tent.testing import Memory, Pair
+from tent.testing import Memory, Pair, PeerProcess
 
 WRITERS = 8  # each kill meets every one at another moment of its loop
 
@@ -117,3 +122,36 @@ def test_a_host_without_an_address_is_a_transfer_error(engine: tent.Engine) -> N
         engine.open("no-such-host.invalid:80")
     assert isinstance(caught.value, tent.TransferError) and isinstance(caught.value, ConnectionError)
     assert not isinstance(caught.value, LookupError)
+
+
+ASKS = """
+import sys, tent
+with tent.Engine() as engine, engine.open(sys.argv[1]) as peer:
+    print("asks", flush=True)
+    sys.stdin.readline()
+    print(peer.alive(timeout=2), flush=True)
+"""
+
+
+@pytest.mark.clock
+def test_a_stop_of_the_caller_is_no_silence_of_its_peer(peers: Callable[..., PeerProcess]) -> None:
+    """Both stand still for longer than the caller's time-out, and the caller goes on first: no answer is there yet."""
+    peer = peers(size=4096)
+    command, pipe = [sys.executable, "-c", ASKS, peer.address], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin and process.stdout
+        try:
+            assert process.stdout.readline() == "asks\n"
+            peer.stop()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            threading.Event().wait(0.3)  # it is in the call then
+            os.kill(process.pid, signal.SIGSTOP)
+            threading.Event().wait(2.5)
+            os.kill(process.pid, signal.SIGCONT)
+            threading.Event().wait(0.2)
+            peer.resume()
+            assert process.stdout.readline() == "True\n"
+        finally:
+            peer.resume()
+            process.kill()
