@@ -41,7 +41,7 @@ KINDS = {
     "cpu": DRAM_SEG,
     "cuda": VRAM_SEG,
 }
-NAMES = {DRAM_SEG: "DRAM", VRAM_SEG: "VRAM", BLK_SEG: "BLOCK", OBJ_SEG: "OBJ", FILE_SEG: "FILE"}
+NAMES: dict[int, str] = {DRAM_SEG: "DRAM", VRAM_SEG: "VRAM", BLK_SEG: "BLOCK", OBJ_SEG: "OBJ", FILE_SEG: "FILE"}
 
 RANGES_MOST = 1 << 24  # of a strided list: the engine takes no more in one
 
@@ -167,7 +167,7 @@ class _WithTexts(_DList):
     def __eq__(self, other: object) -> bool:
         return super().__eq__(other) and isinstance(other, _WithTexts) and self._texts == other._texts
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def append(self, row: Any) -> None:
         super().append(row[:3])
