@@ -59,7 +59,8 @@ class Library(Protocol):
 
     def pybind_Commit(self, engine: int, builder: int, note: int, /) -> int:
         """Commit submits a builder's transfer, all or nothing, and returns its batch. note is the address of a
-        notification, 0 for none."""
+        notification, 0 for none. The builder stays if max_batches are alive: its owner may know some that nobody needs
+        any more."""
 
     def pybind_Connect(self, engine: int, segment: int, timeout_ms: int, /) -> int:
         """Connect makes a segment ready for its first transfer."""

@@ -103,7 +103,7 @@ class Hub:
         return len(self._taken_out(batch, which))
 
     def leave(self, batch: int, kind: type[W]) -> list[W]:
-        """Leaves the watchers of a kind to the caller, who calls them for a batch that has ended."""
+        """Leaves the watchers of a kind to the caller. The batch has ended, so the caller calls them."""
         return self._taken_out(batch, lambda watcher: isinstance(watcher, kind))
 
     def _taken_out(self, batch: int, which: Callable[[Watcher], bool]) -> list[Any]:

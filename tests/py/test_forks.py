@@ -1,5 +1,5 @@
 """Forks at the worst moment: while other threads hold each lock, load the engine or import a module, in a handler of a
-signal and in a callback. In the child each call raises ForkError at once, whatever threads did that are not there."""
+signal and in a callback. In the child each call raises ForkError at once: the other threads are not there."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_a_signal_handler_may_fork(engines: Callable[..., tent.Engine], monkeypa
 
 
 def test_a_callback_may_fork(pair: Callable[..., Pair]) -> None:
-    """The callbacks behind it are the parent's alone, and so is what wakes tent's thread."""
+    """The callbacks behind it are the parent's alone, and so are the signals that wake tent's thread."""
     both = pair(4096)
     out, into = os.pipe()
     pids: list[int] = []
