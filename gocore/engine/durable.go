@@ -69,6 +69,10 @@ func (e *Engine) tail(b *batch, sum *dispatch.Summary, now clock.Time) dispatch.
 	case !e.durable(b, sum.Transports, now):
 		return dispatch.Pending
 	case b.note != nil && !b.note.taken:
+		if b.note.canceled && !b.note.queued {
+			b.failure = unsent()
+			return dispatch.Canceled
+		}
 		if !b.note.queued {
 			e.expect(b.note)
 		}

@@ -62,6 +62,9 @@ func notTaken(p *peer, why *errs.Error) *errs.Error {
 // cancelNote asks that a batch ends without its notification, and reports whether it waits for one. One that is under
 // way cannot be had back, so the peer has the fence bound to say whether it has taken it. The caller holds e.mu.
 func (e *Engine) cancelNote(b *batch) bool {
+	if b.note != nil && !b.note.queued {
+		b.note.canceled = true // also where its tasks complete, because the cancel came too late for them
+	}
 	if b.ended || !b.expects() {
 		return false
 	}
@@ -76,9 +79,14 @@ func (e *Engine) cancelNote(b *batch) bool {
 		return true
 	}
 	e.notifier.forgo(t)
-	b.failure = errs.New(errs.Canceled, "notify", "the transfer was canceled before its notification was sent")
+	b.failure = unsent()
 	e.mirror(b.id, now)
 	return true
+}
+
+// unsent is the error of a batch that was canceled, and has all its bytes nevertheless.
+func unsent() *errs.Error {
+	return errs.New(errs.Canceled, "notify", "the transfer was canceled before its notification was sent")
 }
 
 // untaken is the error of a batch with a notification that was not taken, for a cause.

@@ -35,7 +35,7 @@ type note struct {
 	limit    clock.Time // where its batch ends without it: the deadline, or the stall limit
 	queued   bool       // all bytes of the batch are there: it may be sent
 	taken    bool       // the peer has it
-	canceled bool       // its batch was cancelled when it was under way
+	canceled bool       // its batch was cancelled before it was sent, or when it was under way
 	place    int        // in noteLimits, -1 outside
 	number   uint64
 

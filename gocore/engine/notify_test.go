@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // sendNote sends a notification to ourselves over the transport of a workshop, which keeps it.
@@ -75,6 +76,33 @@ func TestACanceledBatchWaitsForTheAnswerToItsNotification(t *testing.T) {
 	n, err := w.Cancel(id, -1)
 	require.NoError(t, err)
 	require.Zero(t, n, "it has ended")
+}
+
+// The cancel comes too late for the bytes, and not for the notification: nobody is told.
+func TestACanceledBatchSendsNoNotificationWhenItsBytesArriveNevertheless(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h := w.hands[0]
+	r := w.request(w.region("own"), w.region("far")) // links are made by the first transfer
+	first, err := w.Move(&r)
+	require.NoError(t, err)
+	h.complete(nil)
+	require.Equal(t, dispatch.Completed, w.Wait(first, 10*time.Second))
+	id, err := w.NewBatch(1)
+	require.NoError(t, err)
+	_, err = w.Submit(id, []Request{r}, &Note{Name: []byte("page")})
+	require.NoError(t, err)
+	var delivered []*transport.Slice // the withdrawal finds none
+	h.locked(func() { delivered, h.slices = h.slices, nil })
+	n, err := w.Cancel(id, -1)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	h.locked(func() { h.slices = delivered })
+	h.complete(nil)
+	w.requireEnd(id, dispatch.Canceled, errs.Canceled)
+	s, err := w.Status(id, 0)
+	require.NoError(t, err)
+	require.Equal(t, dispatch.Completed, s.State)
+	h.locked(func() { require.Empty(t, h.notes) })
 }
 
 // The limits of a crowd are kept in their order, and without those that were taken.
