@@ -1,6 +1,6 @@
 """Forks at any moment, by any of several threads that move bytes.
 
-In the child each call raises ForkError at once, whatever the threads were doing that are not there, and finalizers do
+In the child each call raises ForkError at once, although the other threads are not there, and finalizers do
 nothing. The parent's transfers go on: each moves its bytes.
 """
 
@@ -121,7 +121,7 @@ class Caller:
         }  # fmt: skip
 
     def child(self) -> str:
-        """What is wrong in the child."""
+        """The faults that a child has found."""
         wrong, calls = [], list(self.calls().items())
         self.dice.shuffle(calls)
         for name, call in calls:
