@@ -306,7 +306,7 @@ func TestARegionThatIsRegisteredBesideCloseEndsWithIt(t *testing.T) {
 		if forgets {
 			b.inside = func() { b.locked(func() { clear(b.keys) }) }
 		}
-		_, err := w.Register(Memory{Addr: addressOf(page), Size: 4096, Location: "cpu:0", Name: "late",
+		_, err := w.Register(Memory{Addr: mem.AddressOf(page), Size: 4096, Location: "cpu:0", Name: "late",
 			Permission: mem.GlobalReadWrite})
 		require.Equal(t, errs.EngineClosed, errs.CodeOf(err))
 		require.Empty(t, w.regions.all())

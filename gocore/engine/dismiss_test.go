@@ -108,7 +108,7 @@ func TestACallBesideTheFirstOneRevivesNoIdentity(t *testing.T) {
 	ca, files := securitytest.NewAuthority(t, nil), securitytest.NewFiles(t)
 	owner, other := certified(t, ca, "owner"), certifiedBy(t, ca, "old", files)
 	page := mapped(t, pageBytes)
-	_, err := owner.Register(Memory{Addr: addressOf(page), Size: pageBytes, Name: "kv", Location: "cpu:0",
+	_, err := owner.Register(Memory{Addr: mem.AddressOf(page), Size: pageBytes, Name: "kv", Location: "cpu:0",
 		Permission: mem.GlobalReadWrite, Peers: []string{"dns:new"}})
 	require.NoError(t, err)
 	sees := func() int {

@@ -298,7 +298,7 @@ func TestANewIdentityHoldsUpNoEndOfAccess(t *testing.T) {
 		return &stuck{looking{Transport: was, hook: func() {}}}
 	})
 	page := mapped(t, pageBytes)
-	_, err := owner.Register(Memory{Addr: addressOf(page), Size: pageBytes, Name: "theirs", Location: "cpu:0",
+	_, err := owner.Register(Memory{Addr: mem.AddressOf(page), Size: pageBytes, Name: "theirs", Location: "cpu:0",
 		Permission: mem.GlobalReadWrite, Peers: []string{"dns:old"}})
 	require.NoError(t, err)
 	pageOf(t, owner, "kv")

@@ -79,14 +79,12 @@ func TestAPeerStaysOpenForItsOtherHandle(t *testing.T) {
 	}
 }
 
-func addressOf(b []byte) uintptr { return mem.AddressOf(b) }
-
 // A blob has the regions that peers may use, and none that are private. A lease is in it by its name, with all ranges.
 func TestABlobHasNoPrivateRegions(t *testing.T) {
 	w := newWorkshop(t, "hand")
 	kv := w.region("kv")
 	b := make([]byte, 4096)
-	_, err := w.Register(Memory{Addr: addressOf(b), Size: 4096, Name: "private", Location: "cpu:0"})
+	_, err := w.Register(Memory{Addr: mem.AddressOf(b), Size: 4096, Name: "private", Location: "cpu:0"})
 	require.NoError(t, err)
 	_, err = w.Share(kv.ID, Share{Name: "pages", Ranges: []Range{{0, 64}, {4096, 64}}})
 	require.NoError(t, err)

@@ -48,7 +48,7 @@ const pageBytes = 4096
 func pageOf(t *testing.T, e *Engine, name string) []byte {
 	t.Helper()
 	page := mapped(t, pageBytes)
-	m := Memory{Addr: addressOf(page), Size: pageBytes, Name: name, Location: "cpu:0"}
+	m := Memory{Addr: mem.AddressOf(page), Size: pageBytes, Name: name, Location: "cpu:0"}
 	if name != "" {
 		m.Permission = mem.GlobalReadWrite
 	}
@@ -64,7 +64,7 @@ func pageWriter(t *testing.T, from, to *Engine, name string) (page []byte, write
 	segment, err := from.OpenSegment(context.Background(), to.Address()+"/"+name)
 	require.NoError(t, err)
 	return page, func() dispatch.State {
-		id, err := from.Move(&Request{Terms: Terms{Op: transport.Write}, Source: addressOf(page), Length: pageBytes,
+		id, err := from.Move(&Request{Terms: Terms{Op: transport.Write}, Source: mem.AddressOf(page), Length: pageBytes,
 			Remote: Remote{Segment: segment}})
 		if err != nil {
 			return dispatch.Failed

@@ -104,7 +104,7 @@ func (a *Actor) Open(args OpenArgs, address *string) error {
 	}
 	a.Memory = a.whole[guardBytes : guardBytes+args.Bytes]
 	a.moves = map[dispatch.BatchID]bool{}
-	_, err = a.Engine.Register(engine.Memory{Addr: addressOf(a.Memory), Size: uint64(args.Bytes), Name: regionName,
+	_, err = a.Engine.Register(engine.Memory{Addr: mem.AddressOf(a.Memory), Size: uint64(args.Bytes), Name: regionName,
 		Location: mem.Wildcard, Permission: mem.GlobalReadWrite})
 	*address = a.Engine.Address()
 	return err
@@ -211,7 +211,7 @@ func (a *Actor) Peek(args PartArgs, part *[]byte) error {
 }
 
 // Address of a place of the region.
-func (a *Actor) Address(offset uint64) uintptr { return addressOf(a.Memory[offset:]) }
+func (a *Actor) Address(offset uint64) uintptr { return mem.AddressOf(a.Memory[offset:]) }
 
 // MoveArgs is one request between the same place of both regions; no Bytes means the whole region.
 type MoveArgs struct {
@@ -237,7 +237,7 @@ func (a *Actor) Move(args MoveArgs, out *Outcome) error {
 	if args.Bytes == 0 {
 		args.Bytes = uint64(len(a.Memory))
 	}
-	r := engine.Request{Source: addressOf(a.Memory[args.Offset:]), Length: args.Bytes,
+	r := engine.Request{Source: mem.AddressOf(a.Memory[args.Offset:]), Length: args.Bytes,
 		Remote: engine.Remote{Segment: a.Segment, Offset: args.Offset}}
 	r.Op, r.Class = args.Op, args.Class
 	begin := clock.Now()
@@ -323,8 +323,8 @@ func (a *Actor) Events(_ Nothing, lines *[]string) error {
 
 // Explain says how the bytes of the region would go now.
 func (a *Actor) Explain(_ Nothing, text *string) error {
-	how, err := a.Engine.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: addressOf(a.Memory),
-		Length: uint64(len(a.Memory)), Remote: engine.Remote{Segment: a.Segment}})
+	how, err := a.Engine.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write},
+		Source: mem.AddressOf(a.Memory), Length: uint64(len(a.Memory)), Remote: engine.Remote{Segment: a.Segment}})
 	if err != nil {
 		return err
 	}

@@ -34,8 +34,8 @@ func newBetween(t *testing.T, p transport.Protection, a *meddling, size int) *be
 	m := newMeddler(t, a)
 	b := &between{meddler: m, own: memory(t, size), target: memory(t, size)}
 	b.Engine = victim(t, map[string]any{"security/data": p.String()})
-	_, err := b.Register(engine.Memory{Addr: address(b.target), Size: uint64(size), Name: "target", Location: "cpu:0",
-		Permission: mem.GlobalReadWrite})
+	_, err := b.Register(engine.Memory{Addr: mem.AddressOf(b.target), Size: uint64(size), Name: "target",
+		Location: "cpu:0", Permission: mem.GlobalReadWrite})
 	require.NoError(t, err)
 	b.rogue = newRogue(t, transport.Peer{Address: "127.0.0.1:1", Network: b.Engine.Self().Network, Protects: p}, b.own)
 	b.through = m.Call
@@ -163,8 +163,8 @@ func TestTheStricterSettingOfTwoEnginesCounts(t *testing.T) {
 				w := newWriter(t, a, b, "kv")
 				require.NoError(t, w.write())
 				require.Equal(t, w.own, target)
-				said, err := a.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(w.own),
-					Length: pageBytes, Remote: engine.Remote{Segment: w.at}})
+				said, err := a.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write},
+					Source: mem.AddressOf(w.own), Length: pageBytes, Remote: engine.Remote{Segment: w.at}})
 				require.NoError(t, err)
 				text, err := json.Marshal(said)
 				require.NoError(t, err)

@@ -149,7 +149,7 @@ func TestDescribingInALoopKeepsNobodyOut(t *testing.T) {
 	e := victim(t)
 	b := memory(t, regions*64)
 	for i := range regions {
-		_, err := e.Register(engine.Memory{Addr: address(b) + uintptr(i)*64, Size: 64, Name: fmt.Sprint("r", i),
+		_, err := e.Register(engine.Memory{Addr: mem.AddressOf(b) + uintptr(i)*64, Size: 64, Name: fmt.Sprint("r", i),
 			Location: "cpu:0", Permission: mem.GlobalReadOnly})
 		require.NoError(t, err)
 	}

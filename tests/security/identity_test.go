@@ -20,10 +20,10 @@ func TestClaimingToBeTheEngineGivesNoRights(t *testing.T) {
 	shared, private := memory(t, size), memory(t, size)
 	copy(shared, bytes.Repeat([]byte("public "), size/7))
 	copy(private, bytes.Repeat([]byte("secret "), size/7))
-	_, err := e.Register(engine.Memory{Addr: address(shared), Size: size, Name: "shared", Location: "cpu:0",
+	_, err := e.Register(engine.Memory{Addr: mem.AddressOf(shared), Size: size, Name: "shared", Location: "cpu:0",
 		Permission: mem.GlobalReadOnly})
 	require.NoError(t, err)
-	_, err = e.Register(engine.Memory{Addr: address(private), Size: size, Location: "cpu:0"})
+	_, err = e.Register(engine.Memory{Addr: mem.AddressOf(private), Size: size, Location: "cpu:0"})
 	require.NoError(t, err)
 	for name, claims := range map[string]transport.Peer{
 		"the engine itself": e.Self(),

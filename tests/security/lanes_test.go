@@ -22,7 +22,7 @@ func TestALaneThatWasHeardIsOfNoUse(t *testing.T) {
 	const size = 4096
 	e := victim(t)
 	target := memory(t, size)
-	_, err := e.Register(engine.Memory{Addr: address(target), Size: size, Name: "target", Location: "cpu:0",
+	_, err := e.Register(engine.Memory{Addr: mem.AddressOf(target), Size: size, Name: "target", Location: "cpu:0",
 		Permission: mem.GlobalReadWrite})
 	require.NoError(t, err)
 	own := memory(t, size)
@@ -64,8 +64,8 @@ func TestSilentConnectionsToTheDataPortKeepNobodyOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := victim(t)
 			target := memory(t, size)
-			_, err := e.Register(engine.Memory{Addr: address(target), Size: size, Name: "target", Location: "cpu:0",
-				Permission: mem.GlobalReadWrite})
+			_, err := e.Register(engine.Memory{Addr: mem.AddressOf(target), Size: size, Name: "target",
+				Location: "cpu:0", Permission: mem.GlobalReadWrite})
 			require.NoError(t, err)
 			scout := newRogue(t, transport.Peer{Address: "127.0.0.1:1", Network: e.Self().Network}, memory(t, size))
 			p := newMeddler(t, nil)

@@ -34,7 +34,7 @@ func newLandlord(t *testing.T, size int) *landlord {
 	ca := securitytest.NewAuthority(t, nil)
 	l := &landlord{T: t, ca: ca, member: newMember(t, ca.Issue(t, nil, "owner"), ca, nil, "*"), bytes: memory(t, size)}
 	var err error
-	l.region, err = l.Register(engine.Memory{Addr: address(l.bytes), Size: uint64(size), Location: "cpu:0"})
+	l.region, err = l.Register(engine.Memory{Addr: mem.AddressOf(l.bytes), Size: uint64(size), Location: "cpu:0"})
 	require.NoError(t, err)
 	pattern(l.bytes, 1)
 	return l
@@ -235,7 +235,7 @@ func TestATenantThatStopsReceivingHearsNothingOfTheNextOwner(t *testing.T) {
 	var list []*transport.Slice
 	for i := range uint64(slices) {
 		list = append(list, &transport.Slice{Op: transport.Read, Rail: c.rail, LocalKey: c.key, RemoteKey: key,
-			Local: address(c.own[i*slice:]), Remote: i * slice, Length: slice, Id: i + 1})
+			Local: mem.AddressOf(c.own[i*slice:]), Remote: i * slice, Length: slice, Id: i + 1})
 	}
 	taken := c.transport.Submit(list)
 	require.Greater(t, taken, slices/4, "the window of a lane has room for more")

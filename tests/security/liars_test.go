@@ -39,7 +39,7 @@ func newOwner(t *testing.T) *owner {
 			o.regions[i][at] = byte(at%63) + byte(64*i) // of a region, and of a place in it
 		}
 		o.must[i] = bytes.Clone(o.regions[i])
-		m.Addr, m.Size, m.Location = address(o.regions[i]), liarBytes, "cpu:0"
+		m.Addr, m.Size, m.Location = mem.AddressOf(o.regions[i]), liarBytes, "cpu:0"
 		_, err := o.Register(m)
 		require.NoError(t, err)
 	}

@@ -41,7 +41,7 @@ func newMember(t *testing.T, identity *securitytest.Authority, root *securitytes
 func offer(t *testing.T, e *engine.Engine, size int, name string, peers ...string) []byte {
 	t.Helper()
 	b := memory(t, size)
-	m := engine.Memory{Addr: address(b), Size: uint64(size), Name: name, Location: "cpu:0", Peers: peers}
+	m := engine.Memory{Addr: mem.AddressOf(b), Size: uint64(size), Name: name, Location: "cpu:0", Peers: peers}
 	if name != "" {
 		m.Permission = mem.GlobalReadWrite
 	}
@@ -72,7 +72,7 @@ func newWriter(t *testing.T, from, to *engine.Engine, name string) *writer {
 
 // move carries out one transfer and returns its error.
 func (w *writer) move(op transport.Op) error {
-	id, err := w.from.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: address(w.own), Length: pageBytes,
+	id, err := w.from.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: mem.AddressOf(w.own), Length: pageBytes,
 		Remote: engine.Remote{Segment: w.at, Region: w.region}})
 	if err != nil {
 		return err

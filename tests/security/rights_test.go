@@ -180,8 +180,8 @@ func TestAnOpenerMeansAnIdentity(t *testing.T) {
 func TestRulesThatProtectNothingAreRefused(t *testing.T) {
 	local, anybody := victim(t), victim(t, map[string]any{"insecure": true})
 	b := memory(t, 4096)
-	m := engine.Memory{Addr: address(b), Size: 4096, Name: "kv", Location: "cpu:0", Permission: mem.GlobalReadOnly,
-		Peers: []string{"uid:0"}}
+	m := engine.Memory{Addr: mem.AddressOf(b), Size: 4096, Name: "kv", Location: "cpu:0",
+		Permission: mem.GlobalReadOnly, Peers: []string{"uid:0"}}
 	_, err := anybody.Register(m)
 	require.ErrorContains(t, err, "insecure=true knows no identities")
 	private := m

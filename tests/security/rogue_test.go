@@ -38,8 +38,6 @@ func TestMain(m *testing.M) {
 // patience bounds every wait; a longer one hangs.
 const patience = 20 * time.Second
 
-func address(b []byte) uintptr { return mem.AddressOf(b) }
-
 // memory maps zeroed bytes outside of Go's heap.
 func memory(t *testing.T, size int) []byte {
 	t.Helper()
@@ -104,7 +102,7 @@ func newRogueOf(t *testing.T, claims transport.Peer, own []byte, settings securi
 	r.transport, err = tcp.Factory{}.Open(context.Background(), nil, r, r)
 	require.NoError(t, err)
 	r.key, _, err = r.transport.Register(context.Background(),
-		mem.Region{ID: 1, Addr: address(own), Size: uint64(len(own)),
+		mem.Region{ID: 1, Addr: mem.AddressOf(own), Size: uint64(len(own)),
 			Kind: mem.Host, Location: "cpu:0", Fd: -1})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -189,8 +187,8 @@ func (r *rogue) move(op transport.Op, rail transport.Rail, key transport.RemoteK
 func (r *rogue) moveAt(op transport.Op, rail transport.Rail, key transport.RemoteKey, offset uint64,
 	own []byte) *errs.Error {
 	r.t.Helper()
-	s := &transport.Slice{Op: op, Rail: rail, LocalKey: r.key, RemoteKey: key, Local: address(own), Remote: offset,
-		Length: uint64(len(own)), Id: 1}
+	s := &transport.Slice{Op: op, Rail: rail, LocalKey: r.key, RemoteKey: key, Local: mem.AddressOf(own),
+		Remote: offset, Length: uint64(len(own)), Id: 1}
 	require.Equal(r.t, 1, r.transport.Submit([]*transport.Slice{s}))
 	select {
 	case end := <-r.ends:

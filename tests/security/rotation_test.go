@@ -68,7 +68,7 @@ func newCrossing(t *testing.T, from, to *engine.Engine, op transport.Op, name st
 	copy(x.theirs[crossingBytes:], x.guard)
 	x.sent = fill(t, source[:crossingBytes])
 	for e, b := range map[*engine.Engine][]byte{from: x.own, to: x.theirs} {
-		m := engine.Memory{Addr: address(b), Size: crossingBytes, Location: "cpu:0"}
+		m := engine.Memory{Addr: mem.AddressOf(b), Size: crossingBytes, Location: "cpu:0"}
 		if e == to {
 			m.Name, m.Permission = name, mem.GlobalReadWrite
 		}
@@ -77,7 +77,7 @@ func newCrossing(t *testing.T, from, to *engine.Engine, op transport.Op, name st
 	}
 	at, err := from.OpenSegment(t.Context(), to.Address()+"/"+name)
 	require.NoError(t, err)
-	x.request = engine.Request{Terms: engine.Terms{Op: op}, Source: address(x.own), Length: crossingBytes,
+	x.request = engine.Request{Terms: engine.Terms{Op: op}, Source: mem.AddressOf(x.own), Length: crossingBytes,
 		Remote: engine.Remote{Segment: at}}
 	return x
 }

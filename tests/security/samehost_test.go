@@ -62,9 +62,9 @@ func (r *Resident) Open(_ Nothing, cells *Cells) error {
 		}
 		pattern(*b, uint64(os.Getpid()+len(r.offered)))
 	}
-	_, err = r.engine.Register(engine.Memory{Addr: address(r.offered), Size: cellBytes, Name: "offered",
+	_, err = r.engine.Register(engine.Memory{Addr: mem.AddressOf(r.offered), Size: cellBytes, Name: "offered",
 		Location: "cpu:0", Permission: mem.GlobalReadOnly})
-	*cells = Cells{r.engine.Self(), uint64(address(r.offered)), uint64(address(r.private))}
+	*cells = Cells{r.engine.Self(), uint64(mem.AddressOf(r.offered)), uint64(mem.AddressOf(r.private))}
 	return err
 }
 
@@ -78,7 +78,7 @@ func (r *Resident) Write(to string, outcome *string) error {
 		*outcome = err.Error()
 		return nil
 	}
-	id, err := r.engine.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(r.offered),
+	id, err := r.engine.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: mem.AddressOf(r.offered),
 		Remote: engine.Remote{Segment: at}, Length: cellBytes})
 	if err != nil {
 		*outcome = err.Error()

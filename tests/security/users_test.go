@@ -82,7 +82,7 @@ func (o *Outcome) reach(e *engine.Engine, at string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = e.Register(engine.Memory{Addr: address(b), Size: size, Location: "cpu:0"}); err != nil {
+	if _, err = e.Register(engine.Memory{Addr: mem.AddressOf(b), Size: size, Location: "cpu:0"}); err != nil {
 		return err
 	}
 	peer, err := e.OpenSegment(ctx, at+"/shared")
@@ -103,7 +103,7 @@ func (o *Outcome) reach(e *engine.Engine, at string) error {
 
 // move carries out one request between own memory and the region that the segment was opened on.
 func move(e *engine.Engine, to engine.SegmentID, op transport.Op, b []byte) error {
-	id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: address(b), Length: size,
+	id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: mem.AddressOf(b), Length: size,
 		Remote: engine.Remote{Segment: to}})
 	if err != nil {
 		return err
@@ -143,8 +143,8 @@ func TestAnotherUserOfTheHost(t *testing.T) {
 			e := victim(t, c.settings)
 			shared := memory(t, size)
 			copy(shared, "public")
-			_, err := e.Register(engine.Memory{Addr: address(shared), Size: size, Name: "shared", Location: "cpu:0",
-				Permission: mem.GlobalReadWrite})
+			_, err := e.Register(engine.Memory{Addr: mem.AddressOf(shared), Size: size, Name: "shared",
+				Location: "cpu:0", Permission: mem.GlobalReadWrite})
 			require.NoError(t, err)
 			child, err := forked.Start()
 			require.NoError(t, err)

@@ -18,9 +18,6 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// addressOf is the address of a buffer of Go.
-func addressOf(b []byte) uintptr { return mem.AddressOf(b) }
-
 // tags of patterns.
 const (
 	before = 1
@@ -482,10 +479,11 @@ func TestMemoryOfOthersIsNotHere(t *testing.T) {
 			m    mem.Region
 			says string
 		}{
-			{mem.Region{Addr: addressOf(own), Size: 4096, Kind: mem.Host, Location: "cpu:0"}, "aclrtMallocHost"},
-			{mem.Region{Addr: addressOf(own), Size: 4096, Kind: mem.Cuda, Location: "cuda:0"}, "not an NPU's"},
-			{mem.Region{Addr: addressOf(own), Size: 4096, Kind: mem.Npu, Location: "npu:1"}, "ascend_direct/device"},
-			{mem.Region{Addr: addressOf(own), Size: 4096, Kind: mem.Npu, Location: "npu:0"}, "PARAM_INVALID"},
+			{mem.Region{Addr: mem.AddressOf(own), Size: 4096, Kind: mem.Host, Location: "cpu:0"}, "aclrtMallocHost"},
+			{mem.Region{Addr: mem.AddressOf(own), Size: 4096, Kind: mem.Cuda, Location: "cuda:0"}, "not an NPU's"},
+			{mem.Region{Addr: mem.AddressOf(own), Size: 4096, Kind: mem.Npu, Location: "npu:1"},
+				"ascend_direct/device"},
+			{mem.Region{Addr: mem.AddressOf(own), Size: 4096, Kind: mem.Npu, Location: "npu:0"}, "PARAM_INVALID"},
 		} {
 			_, _, err := r.a.Transport.Register(t.Context(), c.m)
 			require.Equal(t, errs.NotHere, errs.CodeOf(err), "%v", err)

@@ -278,7 +278,7 @@ func TestOpenSurvivesWhatAPlugInSaysOfItself(t *testing.T) {
 			tr, err := abusive(t, compiled, abuse).Open(t.Context(), nil, w, w)
 			require.NoError(t, err)
 			buffer := make([]byte, 64)
-			_, _, err = tr.Register(t.Context(), mem.Region{ID: 1, Addr: addressOf(buffer), Size: 64, Fd: -1})
+			_, _, err = tr.Register(t.Context(), mem.Region{ID: 1, Addr: mem.AddressOf(buffer), Size: 64, Fd: -1})
 			require.ErrorContains(t, err, reason)
 			require.NoError(t, tr.Close(context.Background()))
 		})

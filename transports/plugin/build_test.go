@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/tests/fakes/compiled"
 )
 
@@ -51,5 +50,3 @@ func factory(t testing.TB, path string) Factory {
 	require.Len(t, list, 1)
 	return list[0]
 }
-
-func addressOf(b []byte) uintptr { return mem.AddressOf(b) }

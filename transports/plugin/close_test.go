@@ -125,7 +125,8 @@ func TestTheThirdBreachEndsTheLinksBehindItsCall(t *testing.T) {
 	buffer := make([]byte, 64)
 	go func() {
 		for range breachesMax {
-			_, _, _ = tr.Register(context.Background(), mem.Region{ID: 1, Addr: addressOf(buffer), Size: 64, Fd: -1})
+			_, _, _ = tr.Register(context.Background(), mem.Region{ID: 1, Addr: mem.AddressOf(buffer), Size: 64,
+				Fd: -1})
 		}
 	}()
 	select {

@@ -49,7 +49,7 @@ func newBuffer(t *testing.T) *buffer {
 
 // region is the buffer with a descriptor of its own, which the caller of Register closes.
 func (b *buffer) region() mem.Region {
-	return mem.Region{Addr: addressOf(b.beyond), Size: bufferSize, Kind: mem.Cuda, Location: "cuda:0",
+	return mem.Region{Addr: mem.AddressOf(b.beyond), Size: bufferSize, Kind: mem.Cuda, Location: "cuda:0",
 		Permission: mem.GlobalReadWrite, Fd: -1, DMABuf: &mem.DMABuf{Fd: b.fd, Offset: bufferBand}}
 }
 
@@ -100,7 +100,7 @@ func newOnDevices(t *testing.T, change func(*Settings)) *onDevices {
 
 func (d *onDevices) slice(t *testing.T, op transport.Op, length uint64) *transport.Slice {
 	s := d.c.Slice(op, d.c.Rail(t), d.rig.local, 0, d.rig.remote, 0, length)
-	s.LocalKey, s.Local, s.RemoteKey, s.Remote = d.local, addressOf(d.here.beyond)+512, d.remote, 512
+	s.LocalKey, s.Local, s.RemoteKey, s.Remote = d.local, mem.AddressOf(d.here.beyond)+512, d.remote, 512
 	return s
 }
 
@@ -196,7 +196,7 @@ func TestAREADEndsWhenTheDeviceSeesItsBytes(t *testing.T) {
 	reads := func() (list []*transport.Slice) {
 		for i := range 4 {
 			s := d.slice(t, transport.Read, 4096)
-			s.LocalKey, s.Local, s.Remote = key, addressOf(late.beyond)+uintptr(i)*4096, uint64(i)*4096
+			s.LocalKey, s.Local, s.Remote = key, mem.AddressOf(late.beyond)+uintptr(i)*4096, uint64(i)*4096
 			list = append(list, s)
 		}
 		return list
@@ -217,7 +217,7 @@ func TestAREADEndsWhenTheDeviceSeesItsBytes(t *testing.T) {
 	}
 	before := flushes.Load()
 	write := d.slice(t, transport.Write, 4096)
-	write.LocalKey, write.Local = key, addressOf(late.beyond)
+	write.LocalKey, write.Local = key, mem.AddressOf(late.beyond)
 	d.c.Must(t, write)
 	require.Equal(t, before, flushes.Load(), "of a WRITE the peer's memory is flushed")
 
@@ -340,5 +340,3 @@ func TestExchangedMemoryIsRegisteredByItsNewBuffer(t *testing.T) {
 	d.there.holds(t, 1, 512, 4096, 2)
 	require.NoError(t, owner.Deregister(t.Context(), key))
 }
-
-func addressOf(b []byte) uintptr { return mem.AddressOf(b) }

@@ -51,8 +51,6 @@ func area(t testing.TB, size int) []byte {
 	return b[:size]
 }
 
-func addressOf(b []byte) uintptr { return mem.AddressOf(b) }
-
 // BenchmarkInline is one WRITE by Inline over each way, beside the bare copy or the bare system call.
 func BenchmarkInline(b *testing.B) {
 	for name, reach := range map[string]reach{"own": reachAll, "mapped": reachMapped, "kernel": reachForeign} {
@@ -88,10 +86,11 @@ func benchInline(b *testing.B, reach reach, size int) {
 	remote, err := tr.Import(link, descriptor)
 	require.NoError(b, err)
 	from := area(b, size)
-	local, _, err := tr.Register(context.Background(), mem.Region{Addr: addressOf(from), Size: uint64(size), Fd: -1})
+	local, _, err := tr.Register(context.Background(), mem.Region{Addr: mem.AddressOf(from), Size: uint64(size),
+		Fd: -1})
 	require.NoError(b, err)
 	list := []*transport.Slice{{Op: transport.Write, Rail: rail, LocalKey: local, RemoteKey: remote,
-		Local: addressOf(from), Length: uint64(size)}}
+		Local: mem.AddressOf(from), Length: uint64(size)}}
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -23,7 +23,7 @@ func TestASliceThatIsTriedAloneFailsByAnyReason(t *testing.T) {
 	remote, err := p.tr.Import(p.link, p.offer(false, mem.GlobalReadWrite))
 	require.NoError(t, err)
 	b := area(t, testBytes)
-	key, _, err := p.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: testBytes, Fd: -1})
+	key, _, err := p.tr.Register(context.Background(), mem.Region{Addr: mem.AddressOf(b), Size: testBytes, Fd: -1})
 	require.NoError(t, err)
 	l := p.tr.links.Lookup(p.link)
 	from := l.find(remote)
@@ -33,7 +33,7 @@ func TestASliceThatIsTriedAloneFailsByAnyReason(t *testing.T) {
 		c := newCopier(0)
 		for k := range 3 {
 			c.bite.entries[k] = &entry{link: l, from: from, slice: &transport.Slice{Op: op, Rail: rail, LocalKey: key,
-				RemoteKey: remote, Local: addressOf(b) + uintptr(k*4096), Remote: uint64(k * 8192), Length: 512}}
+				RemoteKey: remote, Local: mem.AddressOf(b) + uintptr(k*4096), Remote: uint64(k * 8192), Length: 512}}
 		}
 		c.bite.n, c.bite.bytes = 3, 3*512
 		p.tr.farSlices(c, l, from, 1, 2)
@@ -48,7 +48,7 @@ func TestASliceThatIsTriedAloneFailsByAnyReason(t *testing.T) {
 func TestAFaultIsOnTheSideOfItsMemory(t *testing.T) {
 	a, _, _ := newAlone(t, Settings{})
 	b := area(t, testBytes)
-	begin := addressOf(b)
+	begin := mem.AddressOf(b)
 	key, _, err := a.tr.Register(t.Context(), mem.Region{Addr: begin, Size: testBytes, Fd: -1})
 	require.NoError(t, err)
 	s := &transport.Slice{LocalKey: key}
@@ -150,7 +150,7 @@ func TestInlineKeepsDirectionsAndRegionsApart(t *testing.T) {
 			one, _, first := a.mapped(t, number)
 			two, _, second := a.mapped(t, number)
 			b := area(t, 4096)
-			key, _, err := a.tr.Register(t.Context(), mem.Region{Addr: addressOf(b), Size: 4096, Fd: -1})
+			key, _, err := a.tr.Register(t.Context(), mem.Region{Addr: mem.AddressOf(b), Size: 4096, Fd: -1})
 			require.NoError(t, err)
 			const part = 1024
 			for i := range part {
@@ -159,7 +159,7 @@ func TestInlineKeepsDirectionsAndRegionsApart(t *testing.T) {
 			}
 			slice := func(op transport.Op, remote transport.RemoteKey, at uint64) *transport.Slice {
 				return &transport.Slice{Op: op, Rail: rail, LocalKey: key, RemoteKey: remote,
-					Local: addressOf(b) + uintptr(at), Remote: at, Length: part}
+					Local: mem.AddressOf(b) + uintptr(at), Remote: at, Length: part}
 			}
 			require.True(t, a.tr.Inline([]*transport.Slice{slice(transport.Write, first, 0),
 				slice(transport.Write, second, 2*part), slice(transport.Read, first, part),

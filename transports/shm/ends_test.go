@@ -79,7 +79,7 @@ func TestALinkWithACopierInsideDoesNotSayThatItHasLeft(t *testing.T) {
 	for _, inside := range []bool{false, true} {
 		a, number, _ := newAlone(t, Settings{reach: reachMapped})
 		b := area(t, 4096)
-		key, _, err := a.tr.Register(t.Context(), mem.Region{Addr: addressOf(b), Size: 4096, Fd: -1,
+		key, _, err := a.tr.Register(t.Context(), mem.Region{Addr: mem.AddressOf(b), Size: 4096, Fd: -1,
 			Permission: mem.GlobalReadWrite})
 		require.NoError(t, err)
 		name := a.tr.regions.Lookup(key).name
@@ -226,7 +226,7 @@ func TestARevocationWaitsForACopierOfAPeerThatSaysItHasLeft(t *testing.T) {
 	a.tr = tr.(*Transport)
 	defer func() { require.NoError(t, tr.Close(context.Background())) }()
 	b := area(t, 4096)
-	key, _, err := tr.Register(t.Context(), mem.Region{Addr: addressOf(b), Size: 4096, Fd: -1})
+	key, _, err := tr.Register(t.Context(), mem.Region{Addr: mem.AddressOf(b), Size: 4096, Fd: -1})
 	require.NoError(t, err)
 	welcome, err := tr.Serve(t.Context(), a.Self(), access.Hello(version, access.NewToken(), manifest.Claim{}))
 	require.NoError(t, err)

@@ -29,7 +29,7 @@ const (
 // Become makes the owner's process another program, with memory of its own at the address that was offered last. There
 // is no answer.
 func (o *Owner) Become(Nothing, *Nothing) error {
-	at := strconv.FormatUint(uint64(addressOf(o.memory)), 10)
+	at := strconv.FormatUint(uint64(mem.AddressOf(o.memory)), 10)
 	return syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), otherEnv+"="+at))
 }
 
@@ -69,11 +69,12 @@ func TestAProgramThatAPeerBecomesIsLeftAlone(t *testing.T) {
 		remote, err := p.tr.Import(p.link, p.offer(allocated, mem.GlobalReadWrite))
 		require.NoError(t, err)
 		b := area(t, testBytes)
-		local, _, err := p.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: testBytes, Fd: -1})
+		local, _, err := p.tr.Register(context.Background(), mem.Region{Addr: mem.AddressOf(b), Size: testBytes,
+			Fd: -1})
 		require.NoError(t, err)
 		slice := func() *transport.Slice {
 			return &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: local, RemoteKey: remote,
-				Local: addressOf(b), Length: 4096}
+				Local: mem.AddressOf(b), Length: 4096}
 		}
 		require.True(t, p.tr.Inline([]*transport.Slice{slice()}), "before the exec")
 

@@ -222,9 +222,9 @@ func TestAFileThatIsShorterThanItsRegionIsNotMapped(t *testing.T) {
 	// One that becomes shorter later is a fault of the request, and of nobody else.
 	require.NoError(t, unix.Ftruncate(r.Fd, 4096))
 	b := area(t, 3*4096)
-	key, _, err := a.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: 3 * 4096, Fd: -1})
+	key, _, err := a.tr.Register(context.Background(), mem.Region{Addr: mem.AddressOf(b), Size: 3 * 4096, Fd: -1})
 	require.NoError(t, err)
-	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: remote, Local: addressOf(b),
+	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: remote, Local: mem.AddressOf(b),
 		Length: 3 * 4096}
 	require.False(t, a.tr.Inline([]*transport.Slice{s}))
 	s.Length = 4096

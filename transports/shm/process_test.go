@@ -126,7 +126,7 @@ func (o *Owner) Register(w Offer, d *transport.Descriptor) (err error) {
 	} else {
 		var b []byte
 		b, err = unix.Mmap(-1, 0, int(w.Bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-		region.Addr = addressOf(b)
+		region.Addr = mem.AddressOf(b)
 	}
 	if err != nil {
 		return err
@@ -256,10 +256,10 @@ func (p *peer) exchange(rail transport.Rail, remote transport.RemoteKey) (write,
 	from, to := area(p.t, testBytes), area(p.t, testBytes)
 	clear(to)
 	for i, b := range [][]byte{from, to} {
-		key, _, err := p.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: testBytes, Fd: -1})
+		key, _, err := p.tr.Register(context.Background(), mem.Region{Addr: mem.AddressOf(b), Size: testBytes, Fd: -1})
 		require.NoError(p.t, err)
 		s := &transport.Slice{Op: transport.Op(1 - i), Rail: rail, LocalKey: key, RemoteKey: remote,
-			Local: addressOf(b), Length: testBytes}
+			Local: mem.AddressOf(b), Length: testBytes}
 		require.Equal(p.t, 1, p.tr.Submit([]*transport.Slice{s}))
 		end := next(p.t, p.ends)
 		require.Same(p.t, s, end.Slice)
@@ -316,7 +316,7 @@ func TestReadOnlyMemoryIsMappedForReadingOnly(t *testing.T) {
 	require.Nil(t, read)
 	from := p.tr.links.Lookup(p.link).find(remote)
 	require.NotZero(t, from.base)
-	fault := p.tr.copier.Copy(from.base, addressOf(area(t, 8)), 8, 8)
+	fault := p.tr.copier.Copy(from.base, mem.AddressOf(area(t, 8)), 8, 8)
 	require.NotNil(t, fault, "the mapping itself can be written")
 }
 
@@ -338,9 +338,9 @@ func TestLostMemoryFailsItsRequest(t *testing.T) {
 		require.Equal(t, errs.ScopeSlice, e.Scope)
 	}
 	b := area(t, 4096)
-	key, _, err := p.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: 4096, Fd: -1})
+	key, _, err := p.tr.Register(context.Background(), mem.Region{Addr: mem.AddressOf(b), Size: 4096, Fd: -1})
 	require.NoError(t, err)
-	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: good, Local: addressOf(b),
+	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: good, Local: mem.AddressOf(b),
 		Length: 4096}
 	require.True(t, p.tr.Inline([]*transport.Slice{s}), "the rail lives on")
 }

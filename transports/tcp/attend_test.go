@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -81,7 +82,7 @@ func TestWaitersLookAtNoIdleLane(t *testing.T) {
 	}
 	write := func(to int, class uint8) {
 		s := &transport.Slice{Op: transport.Write, Rail: transport.Rail{Link: links[to], Generation: 1},
-			LocalKey: local, RemoteKey: keys[to], Local: addressOf(memory), Length: 4096, Class: class}
+			LocalKey: local, RemoteKey: keys[to], Local: mem.AddressOf(memory), Length: 4096, Class: class}
 		require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
 		for late := time.Now().Add(5 * time.Second); near.end(s).Slice == nil; tr.Poll(8, transport.AllClasses) {
 			require.True(t, time.Now().Before(late))
@@ -145,7 +146,7 @@ func TestALaneAtRestServesWhoeverWrites(t *testing.T) {
 			from[i] = byte(random.Uint32())
 		}
 		s := &transport.Slice{Op: transport.Write, Rail: transport.Rail{Link: link, Generation: 1}, LocalKey: local,
-			RemoteKey: key, Local: addressOf(from), Length: uint64(len(from))}
+			RemoteKey: key, Local: mem.AddressOf(from), Length: uint64(len(from))}
 		require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
 		if turn%2 == 0 {
 			for late := time.Now().Add(5 * time.Second); near.end(s).Slice == nil; tr.Poll(8, transport.AllClasses) {

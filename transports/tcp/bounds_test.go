@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -162,7 +163,7 @@ func TestAFrameHasSlicesOfOneEpoch(t *testing.T) {
 	var list []*transport.Slice
 	for i, epoch := range []transport.Epoch{4, 4, 5} {
 		list = append(list, &transport.Slice{Op: transport.Write, LocalKey: key, RemoteKey: 1, Epoch: epoch,
-			Local: addressOf(memory) + uintptr(i), Length: 1})
+			Local: mem.AddressOf(memory) + uintptr(i), Length: 1})
 	}
 	var w *worker
 	n, _ := lane.accept(list, &w)

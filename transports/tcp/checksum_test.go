@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -126,7 +127,7 @@ func TestReadsAreCheckedWhereTheyLand(t *testing.T) {
 			require.NoError(t, err)
 			l, other := handLane(t, e.tr.(*Transport))
 			s := &transport.Slice{Op: transport.Read, Checked: true, LocalKey: key, RemoteKey: 1,
-				Local: addressOf(memory), Length: uint64(len(bytes))}
+				Local: mem.AddressOf(memory), Length: uint64(len(bytes))}
 			var w *worker
 			n, _ := l.accept([]*transport.Slice{s}, &w)
 			require.Equal(t, 1, n)

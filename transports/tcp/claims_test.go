@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -36,7 +37,7 @@ func newDebtor(t *testing.T) *debtor {
 	for i, op := range []transport.Op{transport.Write, transport.Write, transport.Read, transport.Read, transport.Write,
 		transport.Read} {
 		d.slices = append(d.slices, &transport.Slice{Op: op, Checked: op == transport.Read, LocalKey: key, RemoteKey: 1,
-			Local: addressOf(d.memory) + uintptr(i)*64, Length: 64})
+			Local: mem.AddressOf(d.memory) + uintptr(i)*64, Length: 64})
 	}
 	var w *worker
 	for _, list := range [][]*transport.Slice{d.slices[:4], d.slices[4:]} {
@@ -106,7 +107,7 @@ func TestAResponderEndsNoSliceThatItHasNotServed(t *testing.T) {
 			d := newDebtor(t)
 			d.says(frames)
 			for _, c := range d.w.ended {
-				require.NotNil(t, c.Err, "slice %d", c.Slice.Local-addressOf(d.memory))
+				require.NotNil(t, c.Err, "slice %d", c.Slice.Local-mem.AddressOf(d.memory))
 			}
 			for _, s := range d.slices[4:] {
 				for _, c := range d.w.ended {
@@ -126,7 +127,7 @@ func TestAResponderEndsNoSliceThatItHasNotServed(t *testing.T) {
 func TestAnHonestResponderIsBelieved(t *testing.T) {
 	d := newDebtor(t)
 	d.says(appendFrame(nil, header{kind: kindAck, seq: 2}))
-	zeros, _ := checksum(addressOf(make([]byte, 64)), 64)
+	zeros, _ := checksum(mem.AddressOf(make([]byte, 64)), 64)
 	d.says(dataFrame(flagChecked, record{id: 3, length: 64, classOrSum: zeros}))
 	require.Len(t, d.w.ended, 3)
 	for _, c := range d.w.ended {

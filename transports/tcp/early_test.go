@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -19,7 +20,7 @@ func newOwer(t *testing.T, op transport.Op, size int) *debtor {
 	key, _, err := tr.Register(context.Background(), regionOf(d.memory))
 	require.NoError(t, err)
 	d.lane, d.peer = handLane(t, tr)
-	d.slices = []*transport.Slice{{Op: op, LocalKey: key, RemoteKey: 1, Local: addressOf(d.memory),
+	d.slices = []*transport.Slice{{Op: op, LocalKey: key, RemoteKey: 1, Local: mem.AddressOf(d.memory),
 		Length: uint64(size)}}
 	var w *worker
 	n, _ := d.lane.accept(d.slices, &w)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -47,7 +48,7 @@ func FuzzInitiator(f *testing.F) {
 		slices := make([]*transport.Slice, 4)
 		for i := range slices {
 			slices[i] = &transport.Slice{Op: transport.Op(1 - i/2), LocalKey: key, RemoteKey: 1,
-				Local: addressOf(memory) + 1<<12 + uintptr(i)*64, Length: 64}
+				Local: mem.AddressOf(memory) + 1<<12 + uintptr(i)*64, Length: 64}
 		}
 		var w *worker
 		n, _ := lane.accept(slices, &w)

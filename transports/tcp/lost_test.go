@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -109,7 +110,7 @@ func TestAWriteWhoseBytesAreGoneFailsByItself(t *testing.T) {
 			var list []*transport.Slice
 			for i := range 2 {
 				list = append(list, &transport.Slice{Op: transport.Write, LocalKey: key, RemoteKey: 5,
-					Local: addressOf(memory) + uintptr(i)<<19, Length: length})
+					Local: mem.AddressOf(memory) + uintptr(i)<<19, Length: length})
 			}
 			if first {
 				takeAway(t, memory[:length])
@@ -171,7 +172,7 @@ func TestACheckedReadFailsWhenItsMemoryGoesBeforeTheCheck(t *testing.T) {
 	key, _, err := tr.Register(t.Context(), regionOf(memory))
 	require.NoError(t, err)
 	l, other := handLane(t, tr)
-	s := &transport.Slice{Op: transport.Read, Checked: true, LocalKey: key, RemoteKey: 1, Local: addressOf(memory),
+	s := &transport.Slice{Op: transport.Read, Checked: true, LocalKey: key, RemoteKey: 1, Local: mem.AddressOf(memory),
 		Length: first + rest}
 	var w *worker
 	n, _ := l.accept([]*transport.Slice{s}, &w)
@@ -186,7 +187,7 @@ func TestACheckedReadFailsWhenItsMemoryGoesBeforeTheCheck(t *testing.T) {
 		l.drain(w, 1<<20)
 	}
 	zeros := make([]byte, first+rest)
-	sum, _ := checksum(addressOf(zeros), first+rest)
+	sum, _ := checksum(mem.AddressOf(zeros), first+rest)
 	arrive(append(appendFrame(nil, header{kind: kindData, flag: flagChecked, length: first + rest},
 		record{id: 1, length: first + rest, classOrSum: sum}), zeros[:first]...))
 	require.Equal(t, zeros[:first], memory[:first])

@@ -223,7 +223,7 @@ func mapping(t testing.TB, size int) []byte {
 }
 
 func regionOf(b []byte) mem.Region {
-	return mem.Region{Addr: addressOf(b), Size: uint64(len(b)), Permission: mem.GlobalReadWrite, Fd: -1}
+	return mem.Region{Addr: mem.AddressOf(b), Size: uint64(len(b)), Permission: mem.GlobalReadWrite, Fd: -1}
 }
 
 // Offer is the answer of a peer that is ready.
@@ -382,7 +382,7 @@ func newCoupleOf(t testing.TB, f Factory, s Settings, size int) *couple {
 
 func (c *couple) slice(op transport.Op, rail, at, n int) *transport.Slice {
 	return &transport.Slice{Op: op, Rail: c.rails[uint16(rail)].Rail, LocalKey: c.key, RemoteKey: c.remote,
-		Local: addressOf(c.memory) + uintptr(at), Remote: uint64(at), Length: uint64(n)}
+		Local: mem.AddressOf(c.memory) + uintptr(at), Remote: uint64(at), Length: uint64(n)}
 }
 
 // carry submits slices and polls until all are accepted, as a waiter does, and awaits their ends.
@@ -407,5 +407,3 @@ func (c *couple) awaitEnds(t testing.TB, within time.Duration, list ...*transpor
 		return true
 	})
 }
-
-func addressOf(b []byte) uintptr { return mem.AddressOf(b) }

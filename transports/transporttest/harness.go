@@ -106,8 +106,8 @@ func OnPlatform(p device.Platform, ordinal int) *Device {
 			return addr
 		},
 		Free:  func(addr uintptr, size int) { must(p.Free(addr, uint64(size))) },
-		Load:  func(into []byte, addr uintptr) { must(p.Copy(address(into), addr, uint64(len(into)))) },
-		Store: func(addr uintptr, from []byte) { must(p.Copy(addr, address(from), uint64(len(from)))) }}
+		Load:  func(into []byte, addr uintptr) { must(p.Copy(mem.AddressOf(into), addr, uint64(len(into)))) },
+		Store: func(addr uintptr, from []byte) { must(p.Copy(addr, mem.AddressOf(from), uint64(len(from)))) }}
 }
 
 // rule is one test of the suite.

@@ -100,7 +100,7 @@ func mappedFile(t testing.TB, size int) (raw []byte, f *os.File) {
 func (l losable) lose(t *testing.T) (from uint64, back func()) {
 	t.Helper()
 	page := uintptr(unix.Getpagesize())
-	around := address(l.around)
+	around := mem.AddressOf(l.around)
 	first, end := around&^(page-1), (around+uintptr(len(l.around))+page-1)&^(page-1)
 	if half := (l.Addr + uintptr(l.Size/2) + page - 1) &^ (page - 1); half < l.Addr+uintptr(l.Size) {
 		first, from = half, uint64(half-l.Addr)

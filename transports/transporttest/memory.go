@@ -68,7 +68,7 @@ func newMemory(t testing.TB, size int, alignment uint64, pool Pool) *Memory {
 	}
 	m := &Memory{Size: uint64(size), around: raw[start : start+size+2*band], fd: fd, at: offset + uint64(start+band),
 		undo: undo}
-	m.Addr = address(raw) + uintptr(start+band)
+	m.Addr = mem.AddressOf(raw) + uintptr(start+band)
 	Pattern(m.around[:band], bandTag, 0)
 	Pattern(m.around[band+size:], bandTag, band)
 	return m

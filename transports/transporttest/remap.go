@@ -37,7 +37,7 @@ func (n *Node) changing(t *testing.T, pages int, permission mem.Permission) *cha
 // replace maps fresh pages, with the old bytes, in the place of a range, and returns a view of the old ones.
 func (c *changing) replace(t *testing.T, from, upTo int) (old []byte) {
 	t.Helper()
-	first := address(c.around)
+	first := mem.AddressOf(c.around)
 	size := (upTo - from) * c.page
 	at := first + uintptr(from*c.page)
 	kept, err := unix.MremapPtr(mem.Pointer(at), 0, nil, uintptr(size), unix.MREMAP_MAYMOVE)

@@ -274,8 +274,6 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 // silentAddress is a peer that does not answer, as one that is stopped; World.silenceEnded ends its process.
 const silentAddress = "silent:1"
 
-func address(b []byte) uintptr { return mem.AddressOf(b) }
-
 func (w *World) memory(size int, alignment uint64, d *Device) *Memory {
 	var m *Memory
 	if d != nil {

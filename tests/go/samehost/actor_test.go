@@ -41,8 +41,6 @@ func openEngine() (*engine.Engine, error) {
 	return netbed.OpenEngine(map[string]any{"transports/shm/enable": true, "transports/tcp/enable": false})
 }
 
-func addressOf(b []byte) uintptr { return mem.AddressOf(b) }
-
 // mapped is memory outside of Go's heap that is never given back: a peer's late bytes hit nothing else.
 func mapped(size int) ([]byte, error) {
 	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -75,7 +73,7 @@ func own(e *engine.Engine, name string) (*owned, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.Addr = addressOf(b)
+	m.Addr = mem.AddressOf(b)
 	id, err := e.Register(m)
 	return &owned{id, name, b}, err
 }
@@ -83,7 +81,7 @@ func own(e *engine.Engine, name string) (*owned, error) {
 // move carries out one transfer and returns how it ended.
 func move(e *engine.Engine, op transport.Op, class uint8, local []byte, at engine.SegmentID,
 	offset uint64) (dispatch.Summary, error) {
-	return netbed.Move(e, &engine.Request{Terms: engine.Terms{Op: op, Class: class}, Source: addressOf(local),
+	return netbed.Move(e, &engine.Request{Terms: engine.Terms{Op: op, Class: class}, Source: mem.AddressOf(local),
 		Remote: engine.Remote{Segment: at, Offset: offset}, Length: uint64(len(local))})
 }
 
@@ -132,7 +130,7 @@ func (a *Actor) Copy(address string, _ *netbed.Nothing) error {
 			return err
 		}
 		fill(local, mark)
-		if _, err := a.engine.Register(engine.Memory{Addr: addressOf(local), Size: regionBytes,
+		if _, err := a.engine.Register(engine.Memory{Addr: mem.AddressOf(local), Size: regionBytes,
 			Location: mem.Wildcard}); err != nil {
 			return err
 		}

@@ -229,7 +229,7 @@ func press(t *testing.T, e *engine.Engine, c *child) *presses {
 		t.Cleanup(func() { _ = e.CloseSegment(at) })
 		local, err := mapped(regionBytes)
 		require.NoError(t, err)
-		_, err = e.Register(engine.Memory{Addr: addressOf(local), Size: regionBytes, Location: mem.Wildcard})
+		_, err = e.Register(engine.Memory{Addr: mem.AddressOf(local), Size: regionBytes, Location: mem.Wildcard})
 		require.NoError(t, err)
 		p.locals = append(p.locals, local)
 		p.running.Go(func() { p.moves(e, uint8(i), local, at) })
@@ -313,7 +313,7 @@ func TestStoppedOwnersMemoryIsReadAndWritten(t *testing.T) {
 	e, c := here(t), start(t)
 	c.do("Own", uint64(3), &netbed.Nothing{})
 	want, local := make([]byte, regionBytes), must(mapped(regionBytes))
-	_, err := e.Register(engine.Memory{Addr: addressOf(local), Size: regionBytes, Location: mem.Wildcard})
+	_, err := e.Register(engine.Memory{Addr: mem.AddressOf(local), Size: regionBytes, Location: mem.Wildcard})
 	require.NoError(t, err)
 	for _, name := range names {
 		at, err := e.OpenSegment(within(t, netbed.Patience), c.address+"/"+name)
@@ -359,7 +359,7 @@ func TestUnmappedMemoryFailsItsRequestOnly(t *testing.T) {
 	c.do("Own", uint64(3), &netbed.Nothing{})
 	good, lost := must(mapped(regionBytes)), must(mapped(regionBytes))
 	for _, b := range [][]byte{good, lost} {
-		_, err := e.Register(engine.Memory{Addr: addressOf(b), Size: regionBytes, Location: mem.Wildcard})
+		_, err := e.Register(engine.Memory{Addr: mem.AddressOf(b), Size: regionBytes, Location: mem.Wildcard})
 		require.NoError(t, err)
 	}
 	at := map[string]engine.SegmentID{}

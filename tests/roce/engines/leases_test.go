@@ -41,7 +41,7 @@ func newTenancy(t *testing.T) *tenancy {
 	for i, e := range []*engine.Engine{l.owner, l.peer} {
 		b, err := unix.Mmap(-1, 0, regionBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		require.NoError(t, err)
-		ids[i], err = e.Register(engine.Memory{Addr: address(b), Size: regionBytes, Location: "cpu:0"})
+		ids[i], err = e.Register(engine.Memory{Addr: mem.AddressOf(b), Size: regionBytes, Location: "cpu:0"})
 		require.NoError(t, err)
 		l.theirs, l.own = l.own, b
 	}
@@ -73,8 +73,6 @@ func (w *world) inside(t *testing.T, end roce.End) *engine.Engine {
 	return e
 }
 
-func address(b []byte) uintptr { return mem.AddressOf(b) }
-
 func paint(b []byte, k int) {
 	for i := range b {
 		b[i] = byte(k + i*7 + i>>12)
@@ -82,7 +80,7 @@ func paint(b []byte, k int) {
 }
 
 func (l *tenancy) begin(op transport.Op, lease mem.RegionID, offset, n uint64) (dispatch.BatchID, error) {
-	return l.peer.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: address(l.own), Length: n,
+	return l.peer.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: mem.AddressOf(l.own), Length: n,
 		Remote: engine.Remote{Segment: l.at, Region: lease, Offset: offset}})
 }
 

@@ -66,7 +66,7 @@ func (s *Side) Open(filled byte, own *Place) error {
 		return err
 	}
 	copy(s.bytes, bytes.Repeat([]byte{filled}, sideBytes))
-	at := addressOf(s.bytes)
+	at := mem.AddressOf(s.bytes)
 	access := verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite
 	if s.memory, err = s.device.Register(at, sideBytes, uint64(at), access); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (s *Side) Connect(to Place, _ *bool) error {
 
 // Move carries a transfer out, and returns the status of its completion.
 func (s *Side) Move(m Transfer, status *verbs.Status) error {
-	at := uint64(addressOf(s.bytes))
+	at := uint64(mem.AddressOf(s.bytes))
 	_, err := post(s.pair, verbs.WR{Local: at, LKey: s.memory.LKey, Op: m.Op, Remote: m.To.Addr, RKey: m.To.RKey,
 		Length: sideBytes, Flags: verbs.Signaled})
 	some := make([]verbs.WC, 1)
@@ -178,5 +178,3 @@ func TestAStoppedProcessIsServedAndAKilledOneIsNot(t *testing.T) {
 	b.Kill()
 	require.Equal(t, verbs.Status(12), carried(t, a, verbs.OpWrite, there), "the retries are used up")
 }
-
-func addressOf(b []byte) uintptr { return mem.AddressOf(b) }

@@ -27,7 +27,7 @@ func BenchmarkCopy(b *testing.B) {
 					b.SetBytes(int64(size))
 					at := uint64(0)
 					for b.Loop() {
-						move(addr(dst)+uintptr(at), addr(src)+uintptr(at), size)
+						move(mem.AddressOf(dst)+uintptr(at), mem.AddressOf(src)+uintptr(at), size)
 						if at += size; !cold || at+size > walk {
 							at = 0
 						}
@@ -42,13 +42,13 @@ func BenchmarkCopy(b *testing.B) {
 func BenchmarkGuard(b *testing.B) {
 	buf, c := area(b, page), never()
 	for b.Loop() {
-		c.Copy(addr(buf), addr(buf)+2048, 64, 64)
+		c.Copy(mem.AddressOf(buf), mem.AddressOf(buf)+2048, 64, 64)
 	}
 }
 
 func BenchmarkUnguarded(b *testing.B) {
 	buf := area(b, page)
 	for b.Loop() {
-		chunks(addr(buf), addr(buf)+2048, 64)
+		chunks(mem.AddressOf(buf), mem.AddressOf(buf)+2048, 64)
 	}
 }

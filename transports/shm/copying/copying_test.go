@@ -26,8 +26,6 @@ func area(t testing.TB, size int) []byte {
 	return b
 }
 
-func addr(b []byte) uintptr { return mem.AddressOf(b) }
-
 // fill writes a pattern that depends on the position and a seed.
 func fill(b []byte, seed uint64) {
 	for i := range b {
@@ -55,14 +53,14 @@ func TestCopyIsExact(t *testing.T) {
 		copier := copiers[random.IntN(2)]
 		i, o := random.Uint64N(uint64(len(from))-size+1), random.Uint64N(uint64(len(to))-size+1)
 		copy(want[o:o+size], from[i:i+size])
-		require.Nil(t, copier.Copy(addr(to)+uintptr(o), addr(from)+uintptr(i), size, size))
+		require.Nil(t, copier.Copy(mem.AddressOf(to)+uintptr(o), mem.AddressOf(from)+uintptr(i), size, size))
 		require.Equal(t, want[o:o+size], to[o:o+size], "%d bytes from %d to %d", size, i, o)
 	}
 	require.Equal(t, want, []byte(to))
 	for n := range uint64(200) { // the assembly itself, with every alignment
 		size := 16384 + 300*n
 		copy(want[n:], from[2*n:2*n+size])
-		stream(addr(to)+uintptr(n), addr(from)+uintptr(2*n), size)
+		stream(mem.AddressOf(to)+uintptr(n), mem.AddressOf(from)+uintptr(2*n), size)
 	}
 	require.Equal(t, want, []byte(to))
 }
@@ -79,7 +77,7 @@ func TestPiecesArriveWhereTheyBelong(t *testing.T) {
 			dstAt, srcAt = append(dstAt, uint64(2*i*bytes)), append(srcAt, uint64(2*n*bytes+n))
 			copy(want[dstAt[i]:][:bytes], from[srcAt[i]:])
 		}
-		done, fault := copier.Pieces(addr(to), addr(from), dstAt, srcAt, bytes, bytes*count)
+		done, fault := copier.Pieces(mem.AddressOf(to), mem.AddressOf(from), dstAt, srcAt, bytes, bytes*count)
 		require.Nil(t, fault)
 		require.Equal(t, count, done)
 		require.Equal(t, want, []byte(to))
@@ -111,14 +109,15 @@ func TestFaultIsAnAnswer(t *testing.T) {
 		}
 		for _, copier := range []*Copier{always(), never()} {
 			for _, bytes := range []uint64{size, size/2 + 1, size/2 + page} {
-				fault := copier.Copy(addr(c.dst), addr(c.src), bytes, bytes)
+				fault := copier.Copy(mem.AddressOf(c.dst), mem.AddressOf(c.src), bytes, bytes)
 				require.NotNil(t, fault, name)
-				require.GreaterOrEqual(t, fault.Addr, addr(bad)+size/2, name)
-				require.Less(t, fault.Addr, addr(bad)+size, name)
+				require.GreaterOrEqual(t, fault.Addr, mem.AddressOf(bad)+size/2, name)
+				require.Less(t, fault.Addr, mem.AddressOf(bad)+size, name)
 			}
-			require.Nil(t, copier.Copy(addr(c.dst), addr(c.src), size/2, size/2), "%s: what is there", name)
+			require.Nil(t, copier.Copy(mem.AddressOf(c.dst), mem.AddressOf(c.src), size/2, size/2),
+				"%s: what is there", name)
 			at := []uint64{0, page, size / 2, 2 * page}
-			done, fault := copier.Pieces(addr(c.dst), addr(c.src), at, at, page, size)
+			done, fault := copier.Pieces(mem.AddressOf(c.dst), mem.AddressOf(c.src), at, at, page, size)
 			require.NotNil(t, fault, name)
 			require.Equal(t, 2, done, name)
 		}
@@ -139,8 +138,8 @@ func TestCopyingCostsNoAllocation(t *testing.T) {
 	at := []uint64{0, page, 3 * page}
 	for _, copier := range []*Copier{always(), never()} {
 		require.Zero(t, testing.AllocsPerRun(100, func() {
-			copier.Copy(addr(a), addr(b), 1<<20, 1<<20)
-			copier.Pieces(addr(a), addr(b), at, at, page, 1<<20)
+			copier.Copy(mem.AddressOf(a), mem.AddressOf(b), 1<<20, 1<<20)
+			copier.Pieces(mem.AddressOf(a), mem.AddressOf(b), at, at, page, 1<<20)
 		}))
 	}
 }
