@@ -50,6 +50,9 @@ func RunChild(receivers ...any) bool {
 	return true
 }
 
+// Nothing is an argument or a result of a child's method that says nothing.
+type Nothing struct{}
+
 // Child is another process of this program. Any goroutine may call it.
 type Child struct {
 	command *exec.Cmd

@@ -128,7 +128,7 @@ func (a *Actor) Open(settings map[string]any, address *string) (err error) {
 }
 
 // Own registers the inside of memory of a kind on the last device, all of it filled with Pattern(1, Size).
-func (a *Actor) Own(kind Kind, _ *netbed.Nothing) (err error) {
+func (a *Actor) Own(kind Kind, _ *forked.Nothing) (err error) {
 	if a.at, err = Allocate(kind, fake.Last()); err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func inside(at uintptr) engine.Memory {
 }
 
 // Peek returns all bytes of the memory.
-func (a *Actor) Peek(_ netbed.Nothing, b *[]byte) error {
+func (a *Actor) Peek(_ forked.Nothing, b *[]byte) error {
 	*b = make([]byte, Size)
 	gpu, err := fake.Load()
 	if err != nil {
@@ -159,7 +159,7 @@ func (a *Actor) Peek(_ netbed.Nothing, b *[]byte) error {
 }
 
 // Close closes the engine.
-func (a *Actor) Close(_ netbed.Nothing, _ *netbed.Nothing) error {
+func (a *Actor) Close(_ forked.Nothing, _ *forked.Nothing) error {
 	if left := a.engine.Close(netbed.Patience, true); len(left) > 0 {
 		return fmt.Errorf("left open: %v", left)
 	}
@@ -167,7 +167,7 @@ func (a *Actor) Close(_ netbed.Nothing, _ *netbed.Nothing) error {
 }
 
 // Write begins to write the mark into regions of an engine, and returns at once.
-func (a *Actor) Write(address string, _ *netbed.Nothing) error {
+func (a *Actor) Write(address string, _ *forked.Nothing) error {
 	at, err := Allocate(Legacy, 0)
 	if err != nil {
 		return err
@@ -202,4 +202,4 @@ func (a *Actor) writeForever(address string, local uintptr) {
 }
 
 // Moved returns how many transfers have completed.
-func (a *Actor) Moved(_ netbed.Nothing, n *uint64) error { *n = a.moved.Load(); return nil }
+func (a *Actor) Moved(_ forked.Nothing, n *uint64) error { *n = a.moved.Load(); return nil }

@@ -40,27 +40,27 @@ func (p *Peer) do(method string, arg, result any) {
 }
 
 // Own makes it register memory of a kind, see Actor.Own.
-func (p *Peer) Own(kind Kind) { p.do("Own", kind, &netbed.Nothing{}) }
+func (p *Peer) Own(kind Kind) { p.do("Own", kind, &forked.Nothing{}) }
 
 // Peek returns all bytes of its memory.
 func (p *Peer) Peek() (b []byte) {
-	p.do("Peek", netbed.Nothing{}, &b)
+	p.do("Peek", forked.Nothing{}, &b)
 	return b
 }
 
 // Write makes it write into the region of an engine without pause.
-func (p *Peer) Write(e *engine.Engine) { p.do("Write", e.Address(), &netbed.Nothing{}) }
+func (p *Peer) Write(e *engine.Engine) { p.do("Write", e.Address(), &forked.Nothing{}) }
 
 // Close makes it close its engine.
-func (p *Peer) Close() { p.do("Close", netbed.Nothing{}, &netbed.Nothing{}) }
+func (p *Peer) Close() { p.do("Close", forked.Nothing{}, &forked.Nothing{}) }
 
 // Moves waits until it has completed a number of transfers from now on.
 func (p *Peer) Moves(least uint64) {
 	var before, now uint64
 	end := time.Now().Add(netbed.Patience)
-	for p.do("Moved", netbed.Nothing{}, &before); now < before+least; runtime.Gosched() {
+	for p.do("Moved", forked.Nothing{}, &before); now < before+least; runtime.Gosched() {
 		require.Less(p.t, time.Now(), end, "it moves nothing")
-		p.do("Moved", netbed.Nothing{}, &now)
+		p.do("Moved", forked.Nothing{}, &now)
 	}
 }
 

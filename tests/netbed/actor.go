@@ -25,9 +25,6 @@ import (
 	"github.com/tent-engine/tent/transports/all"
 )
 
-// Nothing is net/rpc's empty argument or result.
-type Nothing struct{}
-
 // Actor is an engine with one region in a child process; its exported methods are called by the parent (Child.Call).
 // The region lies between two guard bands. Calls run side by side; Open comes first and Close last.
 type Actor struct {
@@ -111,7 +108,7 @@ func (a *Actor) Open(args OpenArgs, address *string) error {
 }
 
 // Connect opens the region of another actor's engine.
-func (a *Actor) Connect(address string, _ *Nothing) (err error) {
+func (a *Actor) Connect(address string, _ *forked.Nothing) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), forked.Patience)
 	defer cancel()
 	a.Segment, err = a.Engine.OpenSegment(ctx, address+"/"+regionName)
@@ -126,12 +123,12 @@ func word(i, seed uint64) uint64 {
 }
 
 // Fill writes the pattern of a seed into the region.
-func (a *Actor) Fill(seed uint64, _ *Nothing) error {
+func (a *Actor) Fill(seed uint64, _ *forked.Nothing) error {
 	return a.FillPart(PartArgs{Seed: seed, Bytes: uint64(len(a.Memory))}, nil)
 }
 
 // FillPart does the same for a part of the region, which begins and ends at multiples of 8.
-func (a *Actor) FillPart(args PartArgs, _ *Nothing) error {
+func (a *Actor) FillPart(args PartArgs, _ *forked.Nothing) error {
 	for i := args.Offset; i+8 <= args.Offset+args.Bytes; i += 8 {
 		binary.LittleEndian.PutUint64(a.Memory[i:], word(i/8, args.Seed))
 	}
@@ -139,7 +136,7 @@ func (a *Actor) FillPart(args PartArgs, _ *Nothing) error {
 }
 
 // Check reports the first byte of the region that is not the seed's pattern, or of the guard bands that was touched.
-func (a *Actor) Check(seed uint64, _ *Nothing) error {
+func (a *Actor) Check(seed uint64, _ *forked.Nothing) error {
 	return a.CheckPart(PartArgs{Seed: seed, Bytes: uint64(len(a.Memory))}, nil)
 }
 
@@ -151,7 +148,7 @@ type PartArgs struct {
 }
 
 // CheckPart does the same for a part of the region, which begins and ends at multiples of 8, and the guard bands.
-func (a *Actor) CheckPart(args PartArgs, _ *Nothing) error {
+func (a *Actor) CheckPart(args PartArgs, _ *forked.Nothing) error {
 	for i := range guardBytes {
 		if behind := len(a.whole) - 1 - i; a.whole[i] != guardByte || a.whole[behind] != guardByte {
 			return fmt.Errorf("guard band touched %d bytes from an end of %d", i, len(a.whole))
@@ -293,7 +290,7 @@ func (a *Actor) Ping(args PingArgs, took *[]time.Duration) error {
 }
 
 // Acknowledged counts the bytes of all moves until now.
-func (a *Actor) Acknowledged(_ Nothing, bytes *uint64) error {
+func (a *Actor) Acknowledged(_ forked.Nothing, bytes *uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	*bytes = a.ended
@@ -306,7 +303,7 @@ func (a *Actor) Acknowledged(_ Nothing, bytes *uint64) error {
 }
 
 // Events returns everything that has happened, one line an event.
-func (a *Actor) Events(_ Nothing, lines *[]string) error {
+func (a *Actor) Events(_ forked.Nothing, lines *[]string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	list, _, err := a.Engine.Events(a.reader, 1<<16)
@@ -322,7 +319,7 @@ func (a *Actor) Events(_ Nothing, lines *[]string) error {
 }
 
 // Explain says how the bytes of the region would go now.
-func (a *Actor) Explain(_ Nothing, text *string) error {
+func (a *Actor) Explain(_ forked.Nothing, text *string) error {
 	how, err := a.Engine.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write},
 		Source: mem.AddressOf(a.Memory), Length: uint64(len(a.Memory)), Remote: engine.Remote{Segment: a.Segment}})
 	if err != nil {
@@ -334,13 +331,13 @@ func (a *Actor) Explain(_ Nothing, text *string) error {
 }
 
 // Metrics returns the engine's.
-func (a *Actor) Metrics(_ Nothing, m *map[string]float64) error {
+func (a *Actor) Metrics(_ forked.Nothing, m *map[string]float64) error {
 	*m = a.Engine.Metrics()
 	return nil
 }
 
 // Close ends the engine and returns the names of the memory that it could not take back.
-func (a *Actor) Close(_ Nothing, held *[]string) error {
+func (a *Actor) Close(_ forked.Nothing, held *[]string) error {
 	if a.Engine == nil {
 		return nil // Open failed
 	}
@@ -349,7 +346,7 @@ func (a *Actor) Close(_ Nothing, held *[]string) error {
 }
 
 // Alive asks the peer over the control plane whether it is there.
-func (a *Actor) Alive(_ Nothing, _ *Nothing) error {
+func (a *Actor) Alive(_ forked.Nothing, _ *forked.Nothing) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	alive, err := a.Engine.Alive(ctx, a.Segment)

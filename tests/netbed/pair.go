@@ -39,7 +39,7 @@ func (p *Pair) Open(t *testing.T, start func() (*forked.Child, error), settings 
 	require.NoError(t, c.Call("Actor.Open", OpenArgs{Settings: settings, Bytes: int(p.bytes)}, &address))
 	t.Cleanup(func() {
 		var held []string
-		require.NoError(t, c.Call("Actor.Close", Nothing{}, &held))
+		require.NoError(t, c.Call("Actor.Close", forked.Nothing{}, &held))
 		require.Empty(t, held, "an engine could not take everything back")
 		require.NoError(t, c.Close())
 	})
@@ -64,7 +64,7 @@ func Await(t *testing.T, what string, done func() bool) {
 func (p *Pair) Metric(t *testing.T, name string) float64 {
 	t.Helper()
 	var m map[string]float64
-	require.NoError(t, p.Near.Call("Actor.Metrics", Nothing{}, &m))
+	require.NoError(t, p.Near.Call("Actor.Metrics", forked.Nothing{}, &m))
 	value, known := m[name]
 	require.True(t, known, "%s is not among %d metrics", name, len(m))
 	return value
@@ -77,10 +77,10 @@ func (p *Pair) Report(t *testing.T) {
 	}
 	var lines []string
 	var how string
-	err := p.Near.Call("Actor.Events", Nothing{}, &lines)
+	err := p.Near.Call("Actor.Events", forked.Nothing{}, &lines)
 	last := lines[max(0, len(lines)-reported):]
 	t.Logf("%d events (%v), the last ones:\n%s", len(lines), err, strings.Join(last, "\n"))
-	err = p.Near.Call("Actor.Explain", Nothing{}, &how)
+	err = p.Near.Call("Actor.Explain", forked.Nothing{}, &how)
 	t.Logf("now (%v): %s", err, how)
 }
 
@@ -103,7 +103,7 @@ func (p *Pair) AwaitRails(t *testing.T, n int) {
 func (p *Pair) Events(t *testing.T, beginning string) (found []string) {
 	t.Helper()
 	var all []string
-	require.NoError(t, p.Near.Call("Actor.Events", Nothing{}, &all))
+	require.NoError(t, p.Near.Call("Actor.Events", forked.Nothing{}, &all))
 	for _, line := range all {
 		if strings.HasPrefix(line, beginning) {
 			found = append(found, line)
@@ -126,7 +126,7 @@ func (p *Pair) Broken(t *testing.T) (list []string) {
 // Acknowledged counts the bytes of Near's moves until now.
 func (p *Pair) Acknowledged(t *testing.T) (bytes uint64) {
 	t.Helper()
-	require.NoError(t, p.Near.Call("Actor.Acknowledged", Nothing{}, &bytes))
+	require.NoError(t, p.Near.Call("Actor.Acknowledged", forked.Nothing{}, &bytes))
 	return bytes
 }
 
@@ -143,8 +143,8 @@ func (p *Pair) Begin(t *testing.T, op transport.Op) *rpc.Call {
 	t.Helper()
 	p.seed += 2
 	from, to := p.Ends(op)
-	require.NoError(t, from.Call("Actor.Fill", p.seed, &Nothing{}))
-	require.NoError(t, to.Call("Actor.Fill", p.seed+1, &Nothing{}))
+	require.NoError(t, from.Call("Actor.Fill", p.seed, &forked.Nothing{}))
+	require.NoError(t, to.Call("Actor.Fill", p.seed+1, &forked.Nothing{}))
 	return p.Near.Begin("Actor.Move", MoveArgs{Op: op, Class: 2}, &Outcome{})
 }
 
@@ -205,7 +205,7 @@ func (p *Pair) arrives(t *testing.T, call *rpc.Call) Outcome {
 func (p *Pair) Check(t *testing.T) {
 	t.Helper()
 	for _, side := range []*forked.Child{p.Near, p.Far} {
-		require.NoError(t, side.Call("Actor.Check", p.seed, &Nothing{}))
+		require.NoError(t, side.Call("Actor.Check", p.seed, &forked.Nothing{}))
 	}
 }
 

@@ -29,9 +29,6 @@ import (
 // cellBytes is the size of every piece of memory in the tests of one host.
 const cellBytes = 4096
 
-// Nothing is an argument or an answer that says nothing.
-type Nothing struct{}
-
 // Resident is an engine in a process of its own, with memory that was registered and memory that was not. Only shm
 // takes part.
 type Resident struct {
@@ -46,7 +43,7 @@ type Cells struct {
 }
 
 // Open starts the engine. It offers one region for reading only.
-func (r *Resident) Open(_ Nothing, cells *Cells) error {
+func (r *Resident) Open(_ forked.Nothing, cells *Cells) error {
 	c, err := config.Load(config.Options{Transports: all.Transports()}, map[string]any{"transports/tcp/enable": false})
 	if err != nil {
 		return err
@@ -96,7 +93,7 @@ func (r *Resident) Write(to string, outcome *string) error {
 }
 
 // Look returns the memory, the offered one and the other one.
-func (r *Resident) Look(_ Nothing, found *[2][]byte) error {
+func (r *Resident) Look(_ forked.Nothing, found *[2][]byte) error {
 	*found = [2][]byte{r.offered, r.private}
 	return nil
 }
@@ -115,13 +112,13 @@ func resident(t *testing.T) (*forked.Child, Cells) {
 	require.NoError(t, err)
 	t.Cleanup(c.Kill)
 	var cells Cells
-	require.NoError(t, c.Call("Resident.Open", Nothing{}, &cells))
+	require.NoError(t, c.Call("Resident.Open", forked.Nothing{}, &cells))
 	return c, cells
 }
 
 func look(t *testing.T, c *forked.Child) (found [2][]byte) {
 	t.Helper()
-	require.NoError(t, c.Call("Resident.Look", Nothing{}, &found))
+	require.NoError(t, c.Call("Resident.Look", forked.Nothing{}, &found))
 	return found
 }
 

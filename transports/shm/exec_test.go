@@ -15,6 +15,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // otherEnv makes this program one that an owner becomes by exec: it says at which address it has memory.
@@ -28,7 +29,7 @@ const (
 
 // Become makes the owner's process another program, with memory of its own at the address that was offered last. There
 // is no answer.
-func (o *Owner) Become(Nothing, *Nothing) error {
+func (o *Owner) Become(forked.Nothing, *forked.Nothing) error {
 	at := strconv.FormatUint(uint64(mem.AddressOf(o.memory)), 10)
 	return syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), otherEnv+"="+at))
 }
@@ -78,7 +79,7 @@ func TestAProgramThatAPeerBecomesIsLeftAlone(t *testing.T) {
 		}
 		require.True(t, p.tr.Inline([]*transport.Slice{slice()}), "before the exec")
 
-		p.Begin("Owner.Become", Nothing{}, &Nothing{})
+		p.Begin("Owner.Become", forked.Nothing{}, &forked.Nothing{})
 		require.NoError(t, ready.SetReadDeadline(time.Now().Add(10*time.Second)))
 		_, err = ready.Read(make([]byte, 1))
 		require.NoError(t, err)

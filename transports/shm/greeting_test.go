@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/host/access"
 )
 
@@ -56,12 +57,12 @@ func TestGrantsThatNobodyTookMakeRoom(t *testing.T) {
 			access.Hello(version, access.NewToken(), p.tr.Manifest.Claims(p.tr.Me)))
 		return err
 	}
-	p.ask("Spare", time.Hour, new(Nothing))
+	p.ask("Spare", time.Hour, new(forked.Nothing))
 	for range access.GrantsPerPeer - 1 {
 		require.NoError(t, greet())
 	}
 	require.ErrorContains(t, greet(), "has 64 links to us already")
-	p.ask("Spare", time.Duration(0), new(Nothing))
+	p.ask("Spare", time.Duration(0), new(forked.Nothing))
 	require.NoError(t, greet())
 	write, read := p.exchange(rail, remote)
 	require.Nil(t, write)

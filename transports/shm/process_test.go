@@ -71,9 +71,6 @@ type Found struct {
 	Refusals string
 }
 
-// Nothing is an argument or a result that says nothing.
-type Nothing struct{}
-
 // Refused keeps the reason.
 func (o *Owner) Refused(why transport.Refusal, _ string, cause error) {
 	o.mu.Lock()
@@ -113,7 +110,7 @@ func (o *Owner) Serve(m Message, a *Answer) error {
 }
 
 // Spare changes how long a grant is kept that nobody has come for.
-func (o *Owner) Spare(limit time.Duration, _ *Nothing) error {
+func (o *Owner) Spare(limit time.Duration, _ *forked.Nothing) error {
 	o.tr.Spare(limit)
 	return nil
 }
@@ -138,10 +135,12 @@ func (o *Owner) Register(w Offer, d *transport.Descriptor) (err error) {
 }
 
 // Lose makes the user's memory go, without a word.
-func (o *Owner) Lose(Nothing, *Nothing) error { return unix.Mprotect(o.memory, unix.PROT_NONE) }
+func (o *Owner) Lose(forked.Nothing, *forked.Nothing) error {
+	return unix.Mprotect(o.memory, unix.PROT_NONE)
+}
 
 // Look returns the memory and the notes.
-func (o *Owner) Look(_ Nothing, f *Found) error {
+func (o *Owner) Look(_ forked.Nothing, f *Found) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	*f = Found{o.memory, o.refusals}
@@ -280,7 +279,7 @@ func (p *peer) exchange(rail transport.Rail, remote transport.RemoteKey) (write,
 // look returns the owner's memory, and its notes about peers that it refused.
 func (p *peer) look() (f Found) {
 	p.t.Helper()
-	p.ask("Look", Nothing{}, &f)
+	p.ask("Look", forked.Nothing{}, &f)
 	return f
 }
 
@@ -329,7 +328,7 @@ func TestLostMemoryFailsItsRequest(t *testing.T) {
 	require.NoError(t, err)
 	lost, err := p.tr.Import(p.link, p.offer(false, mem.GlobalReadWrite))
 	require.NoError(t, err)
-	p.ask("Lose", Nothing{}, &Nothing{})
+	p.ask("Lose", forked.Nothing{}, &forked.Nothing{})
 	write, read := p.exchange(rail, lost)
 	for _, e := range []*errs.Error{write, read} {
 		require.NotNil(t, e)

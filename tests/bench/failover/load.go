@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -107,7 +108,7 @@ func (l *Load) Run(args LoadArgs, trace *Trace) error {
 }
 
 // Whole moves the whole region by one request. It returns the life of that, and the events until its end.
-func (l *Load) Whole(_ netbed.Nothing, trace *Trace) error {
+func (l *Load) Whole(_ forked.Nothing, trace *Trace) error {
 	follower, err := l.Engine.Follow()
 	if err != nil {
 		return err
@@ -184,7 +185,7 @@ func (l *Load) sample(long time.Duration) (list []Sample) {
 	defer tick.Stop()
 	for until := clock.Now().Add(long); clock.Now() < until; <-tick.C {
 		s := Sample{At: clock.Now()}
-		_ = l.Acknowledged(netbed.Nothing{}, &s.Bytes) // cannot fail
+		_ = l.Acknowledged(forked.Nothing{}, &s.Bytes) // cannot fail
 		list = append(list, s)
 	}
 	return list

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/tests/bench/report"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // wholeBytes is one request that begins before a fault and ends behind it.
@@ -70,9 +70,9 @@ func wholeRound(w *world, o options, f figures, i int) error {
 
 // one moves all of the region by one request while a fault comes and goes, and looks at every byte.
 func (w *world) one(f *fault) (*Trace, faultTimes, error) {
-	trace, at, err := w.traced("Load.Whole", netbed.Nothing{}, f, nil)
+	trace, at, err := w.traced("Load.Whole", forked.Nothing{}, f, nil)
 	if err == nil {
-		err = errors.Join(w.far.Call("Load.Check", w.seed, &netbed.Nothing{}), w.awaitRails())
+		err = errors.Join(w.far.Call("Load.Check", w.seed, &forked.Nothing{}), w.awaitRails())
 	}
 	return trace, at, err
 }

@@ -68,7 +68,7 @@ func newWorldOf(bytes int, settings map[string]string, rates ...uint64) (_ *worl
 	if w.near, _, err = w.start(w.A, bytes); err != nil {
 		return nil, err
 	}
-	if err := w.near.Call("Load.Connect", address, &netbed.Nothing{}); err != nil {
+	if err := w.near.Call("Load.Connect", address, &forked.Nothing{}); err != nil {
 		return nil, err
 	}
 	return w, w.awaitRails()
@@ -87,7 +87,7 @@ func (w *world) start(h *netbed.Host, bytes int) (c *forked.Child, address strin
 func (w *world) close() {
 	for _, c := range []*forked.Child{w.near, w.far} {
 		if c != nil {
-			_ = c.Call("Load.Close", netbed.Nothing{}, &[]string{})
+			_ = c.Call("Load.Close", forked.Nothing{}, &[]string{})
 			_ = c.Close()
 		}
 	}
@@ -100,7 +100,7 @@ func (w *world) awaitRails() error {
 	defer tick.Stop()
 	for late := time.Now().Add(forked.Patience); time.Now().Before(late); <-tick.C {
 		var m map[string]float64
-		if err := w.near.Call("Load.Metrics", netbed.Nothing{}, &m); err != nil {
+		if err := w.near.Call("Load.Metrics", forked.Nothing{}, &m); err != nil {
 			return err
 		}
 		if m[`tent_rails{transport="tcp",state="up"}`] >= float64(len(w.Rails)) {
@@ -150,8 +150,8 @@ func (w *world) traced(method string, args any, f *fault, along func(at faultTim
 	faultTimes, error) {
 	w.seed += 2
 	var at faultTimes
-	if err := errors.Join(w.near.Call("Load.Fill", w.seed, &netbed.Nothing{}),
-		w.far.Call("Load.Fill", w.seed+1, &netbed.Nothing{})); err != nil {
+	if err := errors.Join(w.near.Call("Load.Fill", w.seed, &forked.Nothing{}),
+		w.far.Call("Load.Fill", w.seed+1, &forked.Nothing{})); err != nil {
 		return nil, at, err
 	}
 	trace := &Trace{}
@@ -185,15 +185,15 @@ func (w *world) verify() error {
 		moved.Bytes = border
 		rest.Offset, rest.Bytes = border, smallsBytes
 	}
-	if err := errors.Join(w.near.Call("Load.Check", w.seed, &netbed.Nothing{}),
-		w.far.Call("Load.CheckPart", moved, &netbed.Nothing{}),
-		w.far.Call("Load.CheckPart", rest, &netbed.Nothing{})); err != nil {
+	if err := errors.Join(w.near.Call("Load.Check", w.seed, &forked.Nothing{}),
+		w.far.Call("Load.CheckPart", moved, &forked.Nothing{}),
+		w.far.Call("Load.CheckPart", rest, &forked.Nothing{})); err != nil {
 		return wrong{err}
 	}
-	if err := errors.Join(w.far.Call("Load.Fill", w.seed+1, &netbed.Nothing{}), w.awaitRails()); err != nil {
+	if err := errors.Join(w.far.Call("Load.Fill", w.seed+1, &forked.Nothing{}), w.awaitRails()); err != nil {
 		return err
 	}
-	if err := w.far.Call("Load.Check", w.seed+1, &netbed.Nothing{}); err != nil {
+	if err := w.far.Call("Load.Check", w.seed+1, &forked.Nothing{}); err != nil {
 		return wrong{err}
 	}
 	return nil

@@ -112,10 +112,10 @@ func begin(e ends) (c *cast, at Ends, err error) {
 			return c, at, err
 		}
 	}
-	if err = c.victim.Call(e.open, Nothing{}, &at); err != nil {
+	if err = c.victim.Call(e.open, forked.Nothing{}, &at); err != nil {
 		return c, at, err
 	}
-	return c, at, c.friend.Call(e.stream, at.Streamed, &Nothing{})
+	return c, at, c.friend.Call(e.stream, at.Streamed, &forked.Nothing{})
 }
 
 // result of one attack.
@@ -140,10 +140,10 @@ func attack(o *options, a act, e ends) (r result, err error) {
 		return r, err
 	}
 	var heap, begun int64
-	if err := c.victim.Call("Side.Heap", Nothing{}, &heap); err != nil {
+	if err := c.victim.Call("Side.Heap", forked.Nothing{}, &heap); err != nil {
 		return r, err
 	}
-	if err := c.stranger.Call("Side.Attack", Attack{at.Attacked, a.name}, &Nothing{}); err != nil {
+	if err := c.stranger.Call("Side.Attack", Attack{at.Attacked, a.name}, &forked.Nothing{}); err != nil {
 		return r, err
 	}
 	r.beside, err = c.during(func() error {
@@ -158,10 +158,10 @@ func attack(o *options, a act, e ends) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
-	if err := c.victim.Call("Side.Heap", Nothing{}, &r.grown); err != nil {
+	if err := c.victim.Call("Side.Heap", forked.Nothing{}, &r.grown); err != nil {
 		return r, err
 	}
-	if err := c.stranger.Call("Side.Begun", Nothing{}, &begun); err != nil {
+	if err := c.stranger.Call("Side.Begun", forked.Nothing{}, &begun); err != nil {
 		return r, err
 	}
 	c.stranger.Kill()
@@ -238,7 +238,7 @@ type load struct {
 // during measures the stream while a function runs.
 func (c *cast) during(run func() error) (l load, err error) {
 	var before, after int64
-	if err := c.friend.Call("Side.Moved", Nothing{}, &before); err != nil {
+	if err := c.friend.Call("Side.Moved", forked.Nothing{}, &before); err != nil {
 		return l, err
 	}
 	begun, own, others := time.Now(), processors(c.victim, c.friend), processors(c.guest, c.stranger)
@@ -248,7 +248,7 @@ func (c *cast) during(run func() error) (l load, err error) {
 	l.wall = time.Since(begun)
 	l.own = float64(processors(c.victim, c.friend)-own) / float64(l.wall)
 	l.others = float64(processors(c.guest, c.stranger)-others) / float64(l.wall)
-	if err := c.friend.Call("Side.Moved", Nothing{}, &after); err != nil {
+	if err := c.friend.Call("Side.Moved", forked.Nothing{}, &after); err != nil {
 		return l, err
 	}
 	l.rate = float64(after-before) / l.wall.Seconds()

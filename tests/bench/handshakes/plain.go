@@ -5,6 +5,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // Plain ends are the floor of this benchmark. Two processes stream over one socket, and the attacked one accepts
@@ -13,7 +15,7 @@ import (
 const backlog = 4096 // as the engine's, by the usual limit of net.core.somaxconn
 
 // OpenPlain listens as the engine does, and reads a stream.
-func (s *Side) OpenPlain(_ Nothing, to *Ends) error {
+func (s *Side) OpenPlain(_ forked.Nothing, to *Ends) error {
 	attacked, attackedAt, err := listenPlain()
 	if err != nil {
 		return err
@@ -61,7 +63,7 @@ func acceptAndClose(fd int) {
 }
 
 // StreamPlain writes to plain ends until its process ends.
-func (s *Side) StreamPlain(to string, _ *Nothing) error {
+func (s *Side) StreamPlain(to string, _ *forked.Nothing) error {
 	peer, err := netip.ParseAddrPort(to)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/strangers"
 	"github.com/tent-engine/tent/transports/all"
 )
@@ -43,9 +44,6 @@ type Side struct {
 	begun  atomic.Int64
 	failed atomic.Pointer[error]
 }
-
-// Nothing is net/rpc's empty argument or result.
-type Nothing struct{}
 
 const (
 	limit  = time.Minute
@@ -78,7 +76,7 @@ func (s *Side) open() (addr uintptr, err error) {
 type Ends struct{ Attacked, Streamed string }
 
 // Open opens the engine and returns its address, which is attacked, too.
-func (s *Side) Open(_ Nothing, at *Ends) error {
+func (s *Side) Open(_ forked.Nothing, at *Ends) error {
 	_, err := s.open()
 	if err == nil {
 		*at = Ends{s.engine.Address(), s.engine.Address()}
@@ -87,7 +85,7 @@ func (s *Side) Open(_ Nothing, at *Ends) error {
 }
 
 // Stream opens an engine that writes to another one until its process ends.
-func (s *Side) Stream(to string, _ *Nothing) error {
+func (s *Side) Stream(to string, _ *forked.Nothing) error {
 	addr, err := s.open()
 	if err != nil {
 		return err
@@ -127,7 +125,7 @@ func (s *Side) write(addr uintptr, to engine.Remote, first int) {
 }
 
 // Moved returns the bytes of the stream so far.
-func (s *Side) Moved(_ Nothing, n *int64) error {
+func (s *Side) Moved(_ forked.Nothing, n *int64) error {
 	if err := s.failed.Load(); err != nil {
 		return *err
 	}
@@ -139,7 +137,7 @@ func (s *Side) Moved(_ Nothing, n *int64) error {
 type Attack struct{ Address, Act string }
 
 // Attack begins handshakes from another host's address, on the first processor alone, until the process ends.
-func (s *Side) Attack(a Attack, _ *Nothing) error {
+func (s *Side) Attack(a Attack, _ *forked.Nothing) error {
 	for _, one := range acts {
 		if one.name != a.Act {
 			continue
@@ -175,7 +173,7 @@ func onOneProcessor() error {
 }
 
 // Begun returns the handshakes that were begun so far.
-func (s *Side) Begun(_ Nothing, n *int64) error { *n = s.begun.Load(); return nil }
+func (s *Side) Begun(_ forked.Nothing, n *int64) error { *n = s.begun.Load(); return nil }
 
 // Visit opens the other engine by a new one, and returns the time of that.
 func (s *Side) Visit(address string, took *time.Duration) error {
@@ -194,7 +192,7 @@ func (s *Side) Visit(address string, took *time.Duration) error {
 }
 
 // Heap returns the bytes of the process's heap.
-func (s *Side) Heap(_ Nothing, n *int64) error {
+func (s *Side) Heap(_ forked.Nothing, n *int64) error {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -88,7 +88,7 @@ func (w *world) add(seed uint64, settings map[string]string) (err error) {
 	if p.near, _, err = w.start(1, settings); err != nil {
 		return err
 	}
-	return p.near.Call("Load.Connect", address, &netbed.Nothing{})
+	return p.near.Call("Load.Connect", address, &forked.Nothing{})
 }
 
 // start starts an engine in a process of its own, on one of the two hosts.
@@ -115,7 +115,7 @@ func (w *world) close() {
 	for _, p := range w.pairs {
 		for _, c := range []*forked.Child{p.near, p.far} {
 			if c != nil {
-				_ = c.Call("Load.Close", netbed.Nothing{}, &[]string{})
+				_ = c.Call("Load.Close", forked.Nothing{}, &[]string{})
 				_ = c.Close()
 			}
 		}
@@ -180,8 +180,8 @@ const settle = 300 * time.Millisecond
 // fill gives both regions fresh patterns, which differ.
 func (p *pair) fill() error {
 	p.seed += 2
-	return errors.Join(p.near.Call("Load.Fill", p.seed, &netbed.Nothing{}),
-		p.far.Call("Load.Fill", p.seed+1, &netbed.Nothing{}))
+	return errors.Join(p.near.Call("Load.Fill", p.seed, &forked.Nothing{}),
+		p.far.Call("Load.Fill", p.seed+1, &forked.Nothing{}))
 }
 
 // verify looks at every byte: places that were moved whole hold the source's bytes, the rest the source's or the old
@@ -192,7 +192,7 @@ func (p *pair) verify(op transport.Op, done []Place) error {
 		source, target, mine, before = target, source, before, mine
 	}
 	check := func(c *forked.Child, args netbed.PartArgs) error {
-		return c.Call("Load.CheckPart", args, &netbed.Nothing{})
+		return c.Call("Load.CheckPart", args, &forked.Nothing{})
 	}
 	failed := check(source, netbed.PartArgs{Seed: mine, Bytes: regionBytes})
 	at := uint64(0)
@@ -202,7 +202,7 @@ func (p *pair) verify(op transport.Op, done []Place) error {
 			check(target, netbed.PartArgs{Seed: mine, Offset: d.Offset, Bytes: d.Bytes}))
 		at = d.Offset + d.Bytes
 	}
-	failed = errors.Join(failed, target.Call("Load.Fill", before, &netbed.Nothing{}),
+	failed = errors.Join(failed, target.Call("Load.Fill", before, &forked.Nothing{}),
 		check(target, netbed.PartArgs{Seed: before, Bytes: regionBytes}))
 	if failed != nil {
 		return fmt.Errorf("wrong, lost or late bytes: %w", failed)

@@ -207,7 +207,7 @@ func startTent(pairs []pair, timeout int) (t *tent, err error) {
 	if t.near, err = open(near, timeout, &own); err != nil {
 		return t, err
 	}
-	if err = t.near.Call("Load.Connect", address, &netbed.Nothing{}); err != nil {
+	if err = t.near.Call("Load.Connect", address, &forked.Nothing{}); err != nil {
 		return t, err
 	}
 	for seed, op := range []transport.Op{transport.Write, transport.Read} {
@@ -237,14 +237,14 @@ func (t *tent) check(op transport.Op, seed uint64) error {
 	if op == transport.Read {
 		from, to = to, from
 	}
-	if err := errors.Join(from.Call("Load.Fill", seed, &netbed.Nothing{}),
-		to.Call("Load.Fill", seed+1, &netbed.Nothing{})); err != nil {
+	if err := errors.Join(from.Call("Load.Fill", seed, &forked.Nothing{}),
+		to.Call("Load.Fill", seed+1, &forked.Nothing{})); err != nil {
 		return err
 	}
 	if _, err := t.measure(op, arena, 1); err != nil {
 		return err
 	}
-	return to.Call("Load.Check", seed, &netbed.Nothing{})
+	return to.Call("Load.Check", seed, &forked.Nothing{})
 }
 
 func (t *tent) measure(op transport.Op, bytes uint64, count int) (measured, error) {
@@ -266,7 +266,7 @@ func (t *tent) close() (err error) {
 			continue
 		}
 		var held []string
-		err = errors.Join(err, c.Call("Load.Close", netbed.Nothing{}, &held), c.Close())
+		err = errors.Join(err, c.Call("Load.Close", forked.Nothing{}, &held), c.Close())
 		if len(held) > 0 {
 			err = errors.Join(err, fmt.Errorf("an engine has kept %q", held))
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/bench/report"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/roce"
 )
 
@@ -113,7 +113,7 @@ func (t *tent) lost(f roce.Fault) (back, before time.Duration, err error) {
 func (t *tent) awaitRails(n float64) error {
 	for late := clock.Now().Add(patience); ; pause(time.Millisecond) {
 		var m map[string]float64
-		if err := t.near.Call("Load.Metrics", netbed.Nothing{}, &m); err != nil {
+		if err := t.near.Call("Load.Metrics", forked.Nothing{}, &m); err != nil {
 			return err
 		}
 		if m[`tent_rails{transport="rdma",state="up"}`] >= n {

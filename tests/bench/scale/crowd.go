@@ -21,6 +21,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // Crowd is a number of engines in one process, each with a region; its exported methods are called by the parent.
@@ -31,9 +32,6 @@ type Crowd struct {
 }
 
 const crowdRegion = 64 << 10
-
-// Nothing is net/rpc's empty argument or result.
-type Nothing struct{}
 
 // Start opens engines until there are n, and returns the addresses of all.
 func (c *Crowd) Start(n int, addresses *[]string) error {
@@ -190,7 +188,7 @@ type Use struct {
 }
 
 // Used returns the process's use of the machine.
-func (c *Crowd) Used(_ Nothing, u *Use) error {
+func (c *Crowd) Used(_ forked.Nothing, u *Use) error {
 	debug.FreeOSMemory()
 	stacks := make([]byte, 64<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]

@@ -32,7 +32,7 @@ func start(engines int) (c *forked.Child, addresses []string, err error) {
 }
 
 func used(c *forked.Child) (u Use, err error) {
-	err = c.Call("Crowd.Used", Nothing{}, &u)
+	err = c.Call("Crowd.Used", forked.Nothing{}, &u)
 	return u, err
 }
 

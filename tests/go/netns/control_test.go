@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -14,12 +15,12 @@ import (
 func TestAnotherAddressOfThePeerIsAsGood(t *testing.T) {
 	w := newWorld(t, nil)
 	w.Moves(t, transport.Write, func() error { return w.Rails[0].Drop(netbed.Both) })
-	require.NoError(t, w.Near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}), "asked over the control plane")
+	require.NoError(t, w.Near.Call("Actor.Alive", forked.Nothing{}, &forked.Nothing{}), "asked over the control plane")
 	w.Move(t, transport.Read)
 	require.NoError(t, w.Rails[0].Heal())
 	w.Moves(t, transport.Write, func() error { // kills the connections instead of silencing them
 		_, _, err := w.Rails[0].Abort(w.A)
 		return err
 	})
-	require.NoError(t, w.Near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}))
+	require.NoError(t, w.Near.Call("Actor.Alive", forked.Nothing{}, &forked.Nothing{}))
 }

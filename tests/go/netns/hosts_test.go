@@ -60,7 +60,7 @@ func open(t *testing.T, start func() (*forked.Child, error), settings map[string
 	require.NoError(t, c.Call("Actor.Open", args, &address))
 	t.Cleanup(func() {
 		var held []string
-		require.NoError(t, c.Call("Actor.Close", netbed.Nothing{}, &held))
+		require.NoError(t, c.Call("Actor.Close", forked.Nothing{}, &held))
 		require.Empty(t, held)
 		require.NoError(t, c.Close())
 	})
@@ -75,11 +75,11 @@ func exchange(t *testing.T, near, far *forked.Child, seed uint64) {
 		from, to *forked.Child
 	}{{transport.Write, near, far}, {transport.Read, far, near}} {
 		seed++
-		require.NoError(t, step.from.Call("Actor.Fill", seed, &netbed.Nothing{}))
+		require.NoError(t, step.from.Call("Actor.Fill", seed, &forked.Nothing{}))
 		var out netbed.Outcome
 		require.NoError(t, near.Call("Actor.Move", netbed.MoveArgs{Op: step.op}, &out))
 		require.Equal(t, "COMPLETED", out.State, out.Error)
-		require.NoError(t, step.to.Call("Actor.Check", seed, &netbed.Nothing{}))
+		require.NoError(t, step.to.Call("Actor.Check", seed, &forked.Nothing{}))
 	}
 }
 
@@ -107,7 +107,7 @@ func TestOneAddressOnTheServingSideIsEnough(t *testing.T) {
 				h := newHosts(t, machines)
 				far, address := open(t, h.startFar, c.far)
 				near, _ := open(t, h.startNear, c.near)
-				require.NoError(t, near.Call("Actor.Connect", address, &netbed.Nothing{}))
+				require.NoError(t, near.Call("Actor.Connect", address, &forked.Nothing{}))
 				exchange(t, near, far, 1)
 				if name == "two rails" {
 					(&netbed.Pair{Near: near, Transport: "tcp"}).AwaitRails(t, 2)
@@ -123,7 +123,7 @@ func TestARailFollowsItsRoute(t *testing.T) {
 	h := newHosts(t, 2)
 	far, address := open(t, h.startFar, map[string]any{"rpc_server_hostname": "10.88.0.2"})
 	near, _ := open(t, h.startNear, nil)
-	require.NoError(t, near.Call("Actor.Connect", address, &netbed.Nothing{}))
+	require.NoError(t, near.Call("Actor.Connect", address, &forked.Nothing{}))
 	exchange(t, near, far, 1)
 	require.NoError(t, h.Rails[0].Unassign(h.A))
 	require.NoError(t, h.Rails[0].AssignMore(h.A, "10.88.0.9"))
@@ -150,7 +150,7 @@ func TestOpenSaysThatNoRailIsPossible(t *testing.T) {
 				settings := maps.Clone(c.far)
 				_, address := open(t, h.startFar, settings)
 				near, _ := open(t, h.startNear, c.near)
-				err := near.Call("Actor.Connect", address, &netbed.Nothing{})
+				err := near.Call("Actor.Connect", address, &forked.Nothing{})
 				require.Error(t, err)
 				for _, text := range c.says {
 					require.ErrorContains(t, err, text)

@@ -48,7 +48,7 @@ func newWorld(t *testing.T, settings map[string]string) *world {
 	}
 	w.Far, w.far = w.start(t, bed.B, settings)
 	w.Near, _ = w.start(t, bed.A, settings)
-	require.NoError(t, w.Near.Call("Actor.Connect", w.far, &netbed.Nothing{}))
+	require.NoError(t, w.Near.Call("Actor.Connect", w.far, &forked.Nothing{}))
 	w.AwaitRails(t, rails)
 	return w
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -89,7 +90,7 @@ func (w *world) stands(t *testing.T) {
 	var last, same uint64
 	netbed.Await(t, "nothing moves", func() bool {
 		var bytes uint64
-		require.NoError(t, w.Near.Call("Actor.Acknowledged", netbed.Nothing{}, &bytes))
+		require.NoError(t, w.Near.Call("Actor.Acknowledged", forked.Nothing{}, &bytes))
 		if bytes == last {
 			same++
 		} else {

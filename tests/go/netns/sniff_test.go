@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -31,7 +32,7 @@ func TestTheSwitchReadsWhatSecurityDataLetsIt(t *testing.T) {
 				texts = append(texts, w.texts(t)...)
 			}
 			late, _ := w.start(t, w.A, nil) // its handshakes are heard, too
-			require.NoError(t, late.Call("Actor.Connect", w.far, &netbed.Nothing{}))
+			require.NoError(t, late.Call("Actor.Connect", w.far, &forked.Nothing{}))
 			heard, lost, err := sniffer.Stop()
 			require.NoError(t, err)
 

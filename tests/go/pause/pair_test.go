@@ -66,10 +66,10 @@ func newPair(t *testing.T, rails int, settings map[string]any) *pair {
 	var address string
 	p.far = p.start(rails, settings, &address)
 	p.near = p.start(rails, settings, new(string))
-	p.do(p.near, "Connect", address, &netbed.Nothing{})
+	p.do(p.near, "Connect", address, &forked.Nothing{})
 	p.await("rails up", func() bool { return p.metric(`tent_rails{transport="tcp",state="up"}`) >= float64(rails) })
-	p.do(p.near, "Fill", p.seed, &netbed.Nothing{})
-	p.do(p.far, "Fill", p.seed+1, &netbed.Nothing{})
+	p.do(p.near, "Fill", p.seed, &forked.Nothing{})
+	p.do(p.far, "Fill", p.seed+1, &forked.Nothing{})
 	return p
 }
 
@@ -104,7 +104,7 @@ func (p *pair) do(c *forked.Child, method string, arg, result any) {
 
 func (p *pair) metric(name string) float64 {
 	var m map[string]float64
-	p.do(p.near, "Metrics", netbed.Nothing{}, &m)
+	p.do(p.near, "Metrics", forked.Nothing{}, &m)
 	return m[name]
 }
 
@@ -124,7 +124,7 @@ func (p *pair) await(what string, done func() bool) {
 // events lists the events of near that begin so.
 func (p *pair) events(beginning string) (found []string) {
 	var all []string
-	p.do(p.near, "Events", netbed.Nothing{}, &all)
+	p.do(p.near, "Events", forked.Nothing{}, &all)
 	for _, line := range all {
 		if strings.HasPrefix(line, beginning) {
 			found = append(found, line)
@@ -168,5 +168,5 @@ func (p *pair) completes(m move, call *rpc.Call) {
 // holds looks at the bytes of a move's place at one end.
 func (p *pair) holds(c *forked.Child, m move, seed uint64) {
 	p.Helper()
-	p.do(c, "CheckPart", netbed.PartArgs{Seed: seed, Offset: m.place(), Bytes: m.bytes}, &netbed.Nothing{})
+	p.do(c, "CheckPart", netbed.PartArgs{Seed: seed, Offset: m.place(), Bytes: m.bytes}, &forked.Nothing{})
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/transport"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // everything asks for the whole matrix, of some minutes: make test-all.
@@ -139,7 +139,7 @@ func TestAPauseBeyondEveryLimit(t *testing.T) {
 				require.False(t, out.Dirty && m.op == transport.Read, "%v: %+v", m, out)
 				require.Contains(t, out.Error, c.cause)
 			}
-			p.do(p.near, "Fill", p.seed+2, &netbed.Nothing{}) // their memory is the user's again
+			p.do(p.near, "Fill", p.seed+2, &forked.Nothing{}) // their memory is the user's again
 			p.resume(p.far)
 			p.awaitEvent("withdrawn")
 			for _, m := range moves {
@@ -149,7 +149,7 @@ func TestAPauseBeyondEveryLimit(t *testing.T) {
 				}
 			}
 			p.seed += 2
-			p.do(p.far, "Fill", p.seed+1, &netbed.Nothing{})
+			p.do(p.far, "Fill", p.seed+1, &forked.Nothing{})
 			for _, m := range moves {
 				p.completes(m, p.begin(m, 0))
 			}
@@ -183,5 +183,5 @@ func TestAnEngineWithASilentPeerCloses(t *testing.T) {
 	p.stop(p.far)
 	p.begin(moves[0], 0)
 	p.awaitEvent("peer_silent")
-	p.do(p.near, "Close", netbed.Nothing{}, &[]string{})
+	p.do(p.near, "Close", forked.Nothing{}, &[]string{})
 }

@@ -96,7 +96,7 @@ type Actor struct {
 const copiers = 3
 
 // Open starts the engine.
-func (a *Actor) Open(_ netbed.Nothing, address *string) (err error) {
+func (a *Actor) Open(_ forked.Nothing, address *string) (err error) {
 	if a.engine, err = openEngine(); err == nil {
 		*address = a.engine.Address()
 	}
@@ -104,7 +104,7 @@ func (a *Actor) Open(_ netbed.Nothing, address *string) (err error) {
 }
 
 // Own makes the regions, filled with a pattern of the seed.
-func (a *Actor) Own(seed uint64, _ *netbed.Nothing) error {
+func (a *Actor) Own(seed uint64, _ *forked.Nothing) error {
 	for _, name := range names {
 		r, err := own(a.engine, name)
 		if err != nil {
@@ -117,13 +117,13 @@ func (a *Actor) Own(seed uint64, _ *netbed.Nothing) error {
 }
 
 // Lose takes the user's memory away without telling the engine.
-func (a *Actor) Lose(netbed.Nothing, *netbed.Nothing) error { return lose(a.regions[1].bytes) }
+func (a *Actor) Lose(forked.Nothing, *forked.Nothing) error { return lose(a.regions[1].bytes) }
 
 // lose makes memory as inaccessible as munmap does, but keeps its address from being used for something else meanwhile.
 func lose(b []byte) error { return unix.Mprotect(b, unix.PROT_NONE) }
 
 // Copy begins to copy into and out of the regions of an engine, and returns at once.
-func (a *Actor) Copy(address string, _ *netbed.Nothing) error {
+func (a *Actor) Copy(address string, _ *forked.Nothing) error {
 	for i := range copiers {
 		local, err := mapped(regionBytes)
 		if err != nil {
@@ -172,7 +172,7 @@ func (a *Actor) copyForever(copier int, address string, local []byte) {
 }
 
 // Moved returns how many transfers each copier has completed.
-func (a *Actor) Moved(_ netbed.Nothing, counts *[copiers]uint64) error {
+func (a *Actor) Moved(_ forked.Nothing, counts *[copiers]uint64) error {
 	for i := range counts {
 		counts[i] = a.moved[i].Load()
 	}

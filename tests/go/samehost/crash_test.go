@@ -82,7 +82,7 @@ func start(t *testing.T) *child {
 	require.NoError(t, err)
 	p := &child{Child: c, t: t}
 	t.Cleanup(p.Kill)
-	p.do("Open", netbed.Nothing{}, &p.address)
+	p.do("Open", forked.Nothing{}, &p.address)
 	return p
 }
 
@@ -94,9 +94,9 @@ func (c *child) signal(s unix.Signal) { require.NoError(c.t, c.Signal(s)) }
 
 // copies starts copying from the child into an engine here, and returns when every copier has been at it.
 func (c *child) copies(to *engine.Engine) {
-	c.do("Copy", to.Address(), &netbed.Nothing{})
+	c.do("Copy", to.Address(), &forked.Nothing{})
 	for counts := [copiers]uint64{}; ; {
-		c.do("Moved", netbed.Nothing{}, &counts)
+		c.do("Moved", forked.Nothing{}, &counts)
 		if min(counts[0], counts[1], counts[2]) > uint64(len(names)) {
 			return
 		}
@@ -270,7 +270,7 @@ func TestOwnerMayBeStoppedOrKilledAtAnyMoment(t *testing.T) {
 	next := start(t)
 	for end := time.Now().Add(testTime()); time.Now().Before(end); kills++ {
 		c := next
-		c.do("Own", uint64(kills), &netbed.Nothing{})
+		c.do("Own", uint64(kills), &forked.Nothing{})
 		p := press(t, e, c)
 		p.awaitMoves(t, 1) // an owner that is stopped answers no greeting, so transfers wait for their first link
 		for range 5 {
@@ -311,7 +311,7 @@ func (p *presses) ended() []dispatch.Summary {
 // The bytes are right, too, while the owner sleeps.
 func TestStoppedOwnersMemoryIsReadAndWritten(t *testing.T) {
 	e, c := here(t), start(t)
-	c.do("Own", uint64(3), &netbed.Nothing{})
+	c.do("Own", uint64(3), &forked.Nothing{})
 	want, local := make([]byte, regionBytes), must(mapped(regionBytes))
 	_, err := e.Register(engine.Memory{Addr: mem.AddressOf(local), Size: regionBytes, Location: mem.Wildcard})
 	require.NoError(t, err)
@@ -356,7 +356,7 @@ func requireMoved(t *testing.T, e *engine.Engine, op transport.Op, local []byte,
 // else.
 func TestUnmappedMemoryFailsItsRequestOnly(t *testing.T) {
 	e, c := here(t), start(t)
-	c.do("Own", uint64(3), &netbed.Nothing{})
+	c.do("Own", uint64(3), &forked.Nothing{})
 	good, lost := must(mapped(regionBytes)), must(mapped(regionBytes))
 	for _, b := range [][]byte{good, lost} {
 		_, err := e.Register(engine.Memory{Addr: mem.AddressOf(b), Size: regionBytes, Location: mem.Wildcard})
@@ -380,7 +380,7 @@ func TestUnmappedMemoryFailsItsRequestOnly(t *testing.T) {
 			}
 		}
 	}
-	c.do("Lose", netbed.Nothing{}, &netbed.Nothing{})
+	c.do("Lose", forked.Nothing{}, &forked.Nothing{})
 	for _, op := range []transport.Op{transport.Read, transport.Write} {
 		for _, size := range []int{1, 4096, regionBytes} {
 			s, err := move(e, op, 0, good[:size], at["user"], 0)
@@ -390,7 +390,7 @@ func TestUnmappedMemoryFailsItsRequestOnly(t *testing.T) {
 		}
 	}
 	var counts [copiers]uint64
-	c.do("Moved", netbed.Nothing{}, &counts) // it lives
+	c.do("Moved", forked.Nothing{}, &counts) // it lives
 }
 
 func requireFault(t *testing.T, s dispatch.Summary, side errs.Side) {

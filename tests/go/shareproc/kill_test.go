@@ -22,7 +22,6 @@ import (
 	"github.com/tent-engine/tent/gocore/qos"
 	"github.com/tent-engine/tent/gocore/share"
 	"github.com/tent-engine/tent/tests/forked"
-	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -46,7 +45,7 @@ func TestMain(m *testing.M) {
 type Hammer struct{}
 
 // Begin attaches to a memory and hammers on it from then on: it detaches, and begins anew, for ever.
-func (h *Hammer) Begin(name string, _ *netbed.Nothing) error {
+func (h *Hammer) Begin(name string, _ *forked.Nothing) error {
 	m, err := open(name)
 	if err != nil {
 		return err
@@ -129,7 +128,7 @@ func (s *scene) victim() *forked.Child {
 	c, err := forked.Start(func(c *exec.Cmd) { c.Env = append(c.Env, "GOMAXPROCS=2") })
 	require.NoError(s.t, err)
 	s.t.Cleanup(c.Kill)
-	require.NoError(s.t, c.Call("Hammer.Begin", s.name, &netbed.Nothing{}))
+	require.NoError(s.t, c.Call("Hammer.Begin", s.name, &forked.Nothing{}))
 	return c
 }
 

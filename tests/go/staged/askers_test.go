@@ -17,13 +17,13 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/delegate"
 )
 
 // Begin starts a transfer between all of the memory and the region "cache" of the peer. It returns when that holds a
 // slot of this engine: the first hop is under way.
-func (a *Actor) Begin(op transport.Op, _ *netbed.Nothing) (err error) {
+func (a *Actor) Begin(op transport.Op, _ *forked.Nothing) (err error) {
 	if a.batch, err = a.engine.Move(request(op, a.memory, a.peer, 0, size)); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (a *Actor) Begin(op transport.Op, _ *netbed.Nothing) (err error) {
 }
 
 // Finish waits for the end of that, which is no success.
-func (a *Actor) Finish(_ netbed.Nothing, _ *netbed.Nothing) error {
+func (a *Actor) Finish(_ forked.Nothing, _ *forked.Nothing) error {
 	if state := a.engine.Wait(a.batch, patience); !state.Terminal() || state == dispatch.Completed {
 		return fmt.Errorf("the transfer is %v", state)
 	}
@@ -45,7 +45,7 @@ func (a *Actor) Finish(_ netbed.Nothing, _ *netbed.Nothing) error {
 }
 
 // Flood gives as many orders as a peer may have open, each for the whole region "cache" of the peer.
-func (a *Actor) Flood(_ netbed.Nothing, _ *netbed.Nothing) error {
+func (a *Actor) Flood(_ forked.Nothing, _ *forked.Nothing) error {
 	_, stage, err := give(a.engine, -1, "stage", 9)
 	if err != nil {
 		return err
@@ -91,9 +91,9 @@ var hops = []struct {
 // starts begins a transfer of a child, as far as a hop.
 func starts(t *testing.T, k *keeper, op transport.Op, order bool) *child {
 	c := start(t, 0)
-	c.do("Meet", k.Address(), &netbed.Nothing{})
+	c.do("Meet", k.Address(), &forked.Nothing{})
 	free := k.Metrics()["tent_staging_slots_free"]
-	c.do("Begin", op, &netbed.Nothing{})
+	c.do("Begin", op, &forked.Nothing{})
 	if order {
 		k.awaitFree(free - 1)
 	}
@@ -139,7 +139,7 @@ func TestAskersAreStoppedInEachHop(t *testing.T) {
 		k.unchanged("behind the fence")
 		for _, c := range stopped {
 			require.NoError(t, c.Signal(unix.SIGCONT))
-			c.do("Finish", netbed.Nothing{}, &netbed.Nothing{})
+			c.do("Finish", forked.Nothing{}, &forked.Nothing{})
 		}
 		k.settles(friend, "askers that go on")
 	})

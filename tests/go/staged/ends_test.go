@@ -18,27 +18,27 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // Fence fences the region for all, Shut closes it.
-func (a *Actor) Fence(_ netbed.Nothing, _ *netbed.Nothing) error {
+func (a *Actor) Fence(_ forked.Nothing, _ *forked.Nothing) error {
 	return a.engine.FenceRegion(context.Background(), a.region, "")
 }
 
 // Shut closes the region.
-func (a *Actor) Shut(_ netbed.Nothing, _ *netbed.Nothing) error {
+func (a *Actor) Shut(_ forked.Nothing, _ *forked.Nothing) error {
 	return a.engine.CloseRegion(context.Background(), a.region)
 }
 
 // Meet opens the region "cache" of a peer.
-func (a *Actor) Meet(address string, _ *netbed.Nothing) (err error) {
+func (a *Actor) Meet(address string, _ *forked.Nothing) (err error) {
 	a.peer, err = a.engine.OpenSegment(context.Background(), address+"/cache")
 	return err
 }
 
 // Exchange moves all bytes between memory of its own and the region "cache" of the peer, and waits for the end.
-func (a *Actor) Exchange(_ netbed.Nothing, _ *netbed.Nothing) error {
+func (a *Actor) Exchange(_ forked.Nothing, _ *forked.Nothing) error {
 	m, _, err := give(a.engine, 0, "", 5)
 	if err != nil {
 		return err
@@ -99,10 +99,10 @@ var ends = map[string]end{
 		require.NoError(t, c.Signal(unix.SIGCONT))
 	}, states: []dispatch.State{dispatch.Canceled}},
 	"fence": {happens: func(t *testing.T, _ *engine.Engine, _ dispatch.BatchID, c *child) {
-		c.do("Fence", netbed.Nothing{}, &netbed.Nothing{})
+		c.do("Fence", forked.Nothing{}, &forked.Nothing{})
 	}, states: []dispatch.State{dispatch.Failed}},
 	"close": {happens: func(t *testing.T, _ *engine.Engine, _ dispatch.BatchID, c *child) {
-		c.do("Shut", netbed.Nothing{}, &netbed.Nothing{})
+		c.do("Shut", forked.Nothing{}, &forked.Nothing{})
 	}, states: []dispatch.State{dispatch.Failed}, spoils: true},
 }
 
@@ -206,9 +206,9 @@ func TestTwoEnginesStageAtEachOther(t *testing.T) {
 		theirs, id, err := give(e, 1, "cache", 3)
 		require.NoError(t, err)
 		to := open(t, e, c.address)
-		c.do("Meet", e.Address(), &netbed.Nothing{})
+		c.do("Meet", e.Address(), &forked.Nothing{})
 		done := make(chan error, 1)
-		go func() { done <- c.Call("Actor.Exchange", netbed.Nothing{}, &netbed.Nothing{}) }()
+		go func() { done <- c.Call("Actor.Exchange", forked.Nothing{}, &forked.Nothing{}) }()
 		for _, op := range []transport.Op{transport.Write, transport.Read} {
 			id, err := e.Move(request(op, m, to, 0, size))
 			require.NoError(t, err)

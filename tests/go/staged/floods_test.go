@@ -16,7 +16,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // heap returns the bytes of spans that are in use. Pools of buffers are empty after the second collection.
@@ -114,8 +114,8 @@ func TestAStoppedAskerLeavesSlotsToOthers(t *testing.T) {
 		to := open(t, friend.Engine, k.Address())
 		k.warm(friend)
 		c := start(t, 0)
-		c.do("Meet", k.Address(), &netbed.Nothing{})
-		c.do("Flood", netbed.Nothing{}, &netbed.Nothing{})
+		c.do("Meet", k.Address(), &forked.Nothing{})
+		c.do("Flood", forked.Nothing{}, &forked.Nothing{})
 		k.awaitFree(1)
 		require.NoError(t, c.Stop())
 		begun := time.Now()

@@ -17,7 +17,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	verbs "github.com/tent-engine/tent/tests/fakes/verbs"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/all"
 	"github.com/tent-engine/tent/transports/faulty"
 )
@@ -96,7 +96,7 @@ func (p *nicPair) await(by string) {
 
 // again fills both memories anew, and moves all bytes.
 func (p *nicPair) again() {
-	p.far.do("Poke", uint64(1), &netbed.Nothing{})
+	p.far.do("Poke", uint64(1), &forked.Nothing{})
 	require.NoError(p, p.mine.poke(0, pattern(2, size+2*band)))
 	crosses(p.T, p.here, p.mine, p.far.bytes, p.to)
 }
@@ -104,7 +104,7 @@ func (p *nicPair) again() {
 // carried counts the bytes of a transport in both engines.
 func (p *nicPair) carried(by string) (n float64) {
 	var far map[string]float64
-	p.far.do("Metrics", netbed.Nothing{}, &far)
+	p.far.do("Metrics", forked.Nothing{}, &far)
 	for _, list := range []map[string]float64{p.here.Metrics(), far} {
 		for _, op := range []string{"read", "write"} {
 			n += list[fmt.Sprintf("tent_%s_bytes_total{transport=%q}", op, by)]
@@ -229,10 +229,10 @@ func TestAFenceHoldsTransfersThatFailOver(t *testing.T) {
 					}
 					require.NoError(p, p.faults.Apply("transport=nvlink peer="+p.far.address+" down"))
 					p.gpu.Hold(round%2 == 0) // the copies of NVLink may be out before the fence, or behind its begin
-					fence := p.far.Begin("Actor.Fence", netbed.Nothing{}, &netbed.Nothing{})
+					fence := p.far.Begin("Actor.Fence", forked.Nothing{}, &forked.Nothing{})
 					p.gpu.Hold(false)
 					require.NoError(p, p.far.End(fence))
-					p.far.do("Poke", uint64(9), &netbed.Nothing{})
+					p.far.do("Poke", uint64(9), &forked.Nothing{})
 					for _, id := range begun {
 						s := finish(p.T, p.here, id)
 						if s.State != dispatch.Completed {

@@ -14,7 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/fakes/ascend"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/ports"
 )
 
@@ -90,7 +90,7 @@ func TestAKilledPeerEndsTransfersByHIXL(t *testing.T) {
 }
 
 // Stall begins a WRITE of all of the region "cache" of an engine, and holds HIXL back.
-func (a *Actor) Stall(address string, _ *netbed.Nothing) error {
+func (a *Actor) Stall(address string, _ *forked.Nothing) error {
 	h, err := ascend.LoadHIXL()
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (a *Actor) Stall(address string, _ *netbed.Nothing) error {
 }
 
 // Resume lets HIXL go on, and returns how the WRITE ended.
-func (a *Actor) Resume(_ netbed.Nothing, end *string) error {
+func (a *Actor) Resume(_ forked.Nothing, end *string) error {
 	h, err := ascend.LoadHIXL()
 	if err != nil {
 		return err
@@ -132,14 +132,14 @@ func TestAStoppedPeerIsFencedByHIXL(t *testing.T) {
 		m, id, err := give(e, 0, "cache", 2)
 		require.NoError(t, err)
 		t.Cleanup(func() { release(t, e, m, id) })
-		p.do("Stall", e.Address(), &netbed.Nothing{})
+		p.do("Stall", e.Address(), &forked.Nothing{})
 		require.NoError(t, p.Stop())
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		require.NoError(t, e.FenceRegion(ctx, id, ""))
 		require.NoError(t, p.Signal(unix.SIGCONT))
 		var end string
-		p.do("Resume", netbed.Nothing{}, &end)
+		p.do("Resume", forked.Nothing{}, &end)
 		require.NotEqual(t, "COMPLETED", end)
 		mine, err := m.all()
 		require.NoError(t, err)

@@ -21,7 +21,7 @@ import (
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/delegate"
 )
 
@@ -217,7 +217,7 @@ func TestAStageIsLentToOnePeer(t *testing.T) {
 }
 
 // Blob exports the region.
-func (a *Actor) Blob(_ netbed.Nothing, blob *[]byte) (err error) {
+func (a *Actor) Blob(_ forked.Nothing, blob *[]byte) (err error) {
 	*blob, err = a.engine.Export([]string{"cache"})
 	return err
 }
@@ -228,7 +228,7 @@ func TestAStageIsLentToAPeerOfABlob(t *testing.T) {
 		p := start(t, 1)
 		e, m := here(t, 0)
 		var blob []byte
-		p.do("Blob", netbed.Nothing{}, &blob)
+		p.do("Blob", forked.Nothing{}, &blob)
 		to, err := e.OpenBlob(blob)
 		require.NoError(t, err)
 		for _, op := range []transport.Op{transport.Write, transport.Read} {

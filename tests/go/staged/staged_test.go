@@ -27,7 +27,6 @@ import (
 	"github.com/tent-engine/tent/tests/fakes/ascend"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	"github.com/tent-engine/tent/tests/forked"
-	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/all"
 	"github.com/tent-engine/tent/transports/ascend/acl"
 	"github.com/tent-engine/tent/transports/cuda/driver"
@@ -171,24 +170,24 @@ func (a *Actor) Open(more map[string]any, address *string) (err error) {
 }
 
 // Own registers memory that the peer knows as "cache".
-func (a *Actor) Own(device int, _ *netbed.Nothing) (err error) {
+func (a *Actor) Own(device int, _ *forked.Nothing) (err error) {
 	a.memory, a.region, err = give(a.engine, device, "cache", 1)
 	return err
 }
 
 // Peek returns all bytes of the memory.
-func (a *Actor) Peek(_ netbed.Nothing, b *[]byte) (err error) {
+func (a *Actor) Peek(_ forked.Nothing, b *[]byte) (err error) {
 	*b, err = a.memory.all()
 	return err
 }
 
 // Poke fills all bytes of the memory with a pattern.
-func (a *Actor) Poke(seed uint64, _ *netbed.Nothing) error {
+func (a *Actor) Poke(seed uint64, _ *forked.Nothing) error {
 	return a.memory.poke(0, pattern(seed, size+2*band))
 }
 
 // Metrics returns those of the engine.
-func (a *Actor) Metrics(_ netbed.Nothing, m *map[string]float64) error {
+func (a *Actor) Metrics(_ forked.Nothing, m *map[string]float64) error {
 	*m = a.engine.Metrics()
 	return nil
 }
@@ -208,7 +207,7 @@ func startWith(t *testing.T, device int, more map[string]any) *child {
 	p := &child{Child: c, t: t}
 	t.Cleanup(p.Kill)
 	p.do("Open", more, &p.address)
-	p.do("Own", device, &netbed.Nothing{})
+	p.do("Own", device, &forked.Nothing{})
 	return p
 }
 
@@ -217,7 +216,7 @@ func (c *child) do(method string, arg, result any) {
 }
 
 func (c *child) bytes() (b []byte) {
-	c.do("Peek", netbed.Nothing{}, &b)
+	c.do("Peek", forked.Nothing{}, &b)
 	return b
 }
 

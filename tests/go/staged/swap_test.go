@@ -17,12 +17,11 @@ import (
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	verbs "github.com/tent-engine/tent/tests/fakes/verbs"
 	"github.com/tent-engine/tent/tests/forked"
-	"github.com/tent-engine/tent/tests/netbed"
 )
 
 // OwnChunk registers a chunk of cuda:1 as "cache", all of it filled with a pattern. Types are its handles: other
 // processes map it by those.
-func (a *Actor) OwnChunk(types int, _ *netbed.Nothing) error {
+func (a *Actor) OwnChunk(types int, _ *forked.Nothing) error {
 	gpu, err := fake.Load()
 	if err != nil {
 		return err
@@ -36,7 +35,7 @@ func (a *Actor) OwnChunk(types int, _ *netbed.Nothing) error {
 }
 
 // Swap exchanges the chunk for another one at the same address, which nobody maps yet.
-func (a *Actor) Swap(types int, _ *netbed.Nothing) error {
+func (a *Actor) Swap(types int, _ *forked.Nothing) error {
 	gpu, err := fake.Load()
 	if err == nil {
 		err = gpu.FreeChunks(a.memory.at, 1)
@@ -54,7 +53,7 @@ func (a *Actor) Swap(types int, _ *netbed.Nothing) error {
 }
 
 // PeekChunk returns the bytes of the chunk.
-func (a *Actor) PeekChunk(_ netbed.Nothing, b *[]byte) error {
+func (a *Actor) PeekChunk(_ forked.Nothing, b *[]byte) error {
 	*b = make([]byte, fake.ChunkBytes)
 	return a.memory.by.bare.Peek(*b, a.memory.at)
 }
@@ -69,7 +68,7 @@ func TestExchangedMemoryIsReachedByItsNewBuffer(t *testing.T) {
 		c := &child{Child: process, t: t}
 		t.Cleanup(c.Kill)
 		c.do("Open", with, &c.address)
-		c.do("OwnChunk", fake.PosixFd, &netbed.Nothing{})
+		c.do("OwnChunk", fake.PosixFd, &forked.Nothing{})
 		e, m := hereWith(t, 0, with)
 		to := open(t, e, c.address)
 		write := func(by string, seed uint64) {
@@ -78,16 +77,16 @@ func TestExchangedMemoryIsReachedByItsNewBuffer(t *testing.T) {
 			s := moved(t, e, request(transport.Write, m, to, 0, fake.ChunkBytes))
 			require.Equal(t, dispatch.Completed, s.State, "%v", s.Err)
 			var there []byte
-			c.do("PeekChunk", netbed.Nothing{}, &there)
+			c.do("PeekChunk", forked.Nothing{}, &there)
 			x, err := e.Explain(request(transport.Write, m, to, 0, 4096))
 			require.NoError(t, err)
 			require.Equal(t, by, x.Taken, "%+v", x)
 			require.True(t, bytes.Equal(mine, there), "COMPLETED, and other bytes are there")
 		}
 		write("nvlink", 11)
-		c.do("Swap", fake.None, &netbed.Nothing{})
+		c.do("Swap", fake.None, &forked.Nothing{})
 		write("rdma", 12)
-		c.do("Swap", fake.PosixFd, &netbed.Nothing{})
+		c.do("Swap", fake.PosixFd, &forked.Nothing{})
 		write("nvlink", 13)
 	})
 }

@@ -56,7 +56,7 @@ func newWorldOf(t *testing.T, rails int, settings func(roce.End) map[string]stri
 	w := &world{Pair: netbed.NewPair(t, "rdma", regionBytes), rails: all}
 	w.Far, w.address = w.start(t, roce.B, settings(roce.B))
 	w.Near, _ = w.start(t, roce.A, settings(roce.A))
-	require.NoError(t, w.Near.Call("Actor.Connect", w.address, &netbed.Nothing{}))
+	require.NoError(t, w.Near.Call("Actor.Connect", w.address, &forked.Nothing{}))
 	t.Cleanup(func() { w.Report(t) })
 	return w
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/tests/roce"
 )
@@ -148,7 +149,7 @@ func TestBytesGoToTCPAndComeBack(t *testing.T) {
 	w := newWorld(t, 2, nil)
 	carried := func(name string) float64 {
 		var m map[string]float64
-		require.NoError(t, w.Near.Call("Actor.Metrics", netbed.Nothing{}, &m))
+		require.NoError(t, w.Near.Call("Actor.Metrics", forked.Nothing{}, &m))
 		sum := 0.0
 		for key, value := range m {
 			if strings.HasPrefix(key, "tent_rail_bytes_total{") && strings.Contains(key, `transport="`+name+`"`) {

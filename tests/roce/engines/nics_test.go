@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/tests/roce"
 )
@@ -114,6 +115,6 @@ func TestTheControlPlaneIsReachedByEveryNIC(t *testing.T) {
 		}
 	}
 	second := net.JoinHostPort(rails[1].Address(roce.B).String(), port)
-	require.NoError(t, w.Near.Call("Actor.Connect", second, &netbed.Nothing{}))
+	require.NoError(t, w.Near.Call("Actor.Connect", second, &forked.Nothing{}))
 	w.Move(t, transport.Read)
 }

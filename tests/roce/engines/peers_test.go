@@ -22,7 +22,7 @@ func (w *world) mortal(t *testing.T) {
 	var address string
 	args := netbed.OpenArgs{Settings: w.settings(roce.B, onlyRDMA), Bytes: regionBytes}
 	require.NoError(t, c.Call("Actor.Open", args, &address))
-	require.NoError(t, w.Near.Call("Actor.Connect", address, &netbed.Nothing{}))
+	require.NoError(t, w.Near.Call("Actor.Connect", address, &forked.Nothing{}))
 	w.Far = c
 }
 
@@ -39,9 +39,9 @@ func TestAPeerThatIsKilledEndsItsMoves(t *testing.T) {
 		require.Equal(t, "FAILED", out.State)
 		require.NotEmpty(t, out.Error)
 		const own = 77
-		require.NoError(t, w.Near.Call("Actor.Fill", uint64(own), &netbed.Nothing{}))
+		require.NoError(t, w.Near.Call("Actor.Fill", uint64(own), &forked.Nothing{}))
 		w.mortal(t)
-		require.NoError(t, w.Near.Call("Actor.Check", uint64(own), &netbed.Nothing{}), "written after the end")
+		require.NoError(t, w.Near.Call("Actor.Check", uint64(own), &forked.Nothing{}), "written after the end")
 		w.Move(t, transport.Write)
 		w.Move(t, transport.Read)
 	})
@@ -89,10 +89,10 @@ func TestMemoryThatMayNotBeLockedGoesByTCP(t *testing.T) {
 	var address string
 	user.Far, address = user.Open(t, start(4*bytes), user.settings(roce.B, nil))
 	user.Near, _ = user.Open(t, start(limit), user.settings(roce.A, nil))
-	require.NoError(t, user.Near.Call("Actor.Connect", address, &netbed.Nothing{}))
+	require.NoError(t, user.Near.Call("Actor.Connect", address, &forked.Nothing{}))
 	user.Move(t, transport.Write)
 	user.Move(t, transport.Read)
 	var how string
-	require.NoError(t, user.Near.Call("Actor.Explain", netbed.Nothing{}, &how))
+	require.NoError(t, user.Near.Call("Actor.Explain", forked.Nothing{}, &how))
 	require.Contains(t, how, "memlock")
 }

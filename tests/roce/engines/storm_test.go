@@ -45,7 +45,7 @@ func (s *storm) work(part uint64, random *rand.Rand) error {
 	at := netbed.PartArgs{Offset: part * size, Bytes: size}
 	call := func(c *forked.Child, method string, seed uint64) error {
 		at.Seed = seed
-		return c.Call("Actor."+method, at, &netbed.Nothing{})
+		return c.Call("Actor."+method, at, &forked.Nothing{})
 	}
 	var last *forked.Child // destination of the move before
 	var canary uint64

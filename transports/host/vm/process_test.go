@@ -37,11 +37,8 @@ type Place struct {
 	File     File // a memfd with the text "hello"
 }
 
-// Nothing is an argument or an answer that says nothing.
-type Nothing struct{}
-
 // Open makes the memory and the file.
-func (o *Other) Open(_ Nothing, place *Place) (err error) {
+func (o *Other) Open(_ forked.Nothing, place *Place) (err error) {
 	if o.memory, err = unix.Mmap(-1, 0, 64*page, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
 		return err
@@ -66,19 +63,21 @@ func (o *Other) Open(_ Nothing, place *Place) (err error) {
 }
 
 // Undump makes the process not dumpable.
-func (o *Other) Undump(Nothing, *Nothing) error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
+func (o *Other) Undump(forked.Nothing, *forked.Nothing) error {
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+}
 
 // Allow calls AllowTracer.
-func (o *Other) Allow(tracer int, _ *Nothing) error { return AllowTracer(tracer) }
+func (o *Other) Allow(tracer int, _ *forked.Nothing) error { return AllowTracer(tracer) }
 
 // Sum returns the checksum of the memory.
-func (o *Other) Sum(_ Nothing, found *uint64) error {
+func (o *Other) Sum(_ forked.Nothing, found *uint64) error {
 	*found = sum(o.memory)
 	return nil
 }
 
 // Visit finds out whether a process is of our own kind and lets us read its memory.
-func (o *Other) Visit(who Identity, _ *Nothing) error {
+func (o *Other) Visit(who Identity, _ *forked.Nothing) error {
 	p, err := Open(who.PID, who.Started)
 	if err != nil {
 		return err
@@ -92,7 +91,7 @@ func (o *Other) Visit(who Identity, _ *Nothing) error {
 }
 
 // Hide mounts /proc so that it shows a user nothing of others, and becomes that user.
-func (o *Other) Hide(uid int, _ *Nothing) error {
+func (o *Other) Hide(uid int, _ *forked.Nothing) error {
 	if err := unix.Mount("proc", "/proc", "proc", 0, "hidepid=2"); err != nil {
 		return err
 	}
@@ -121,11 +120,13 @@ func start(t *testing.T, changes ...forked.Change) *child {
 	require.NoError(t, err)
 	c := &child{Child: process, t: t}
 	t.Cleanup(c.Kill)
-	require.NoError(t, c.Call("Other.Open", Nothing{}, &c.Place))
+	require.NoError(t, c.Call("Other.Open", forked.Nothing{}, &c.Place))
 	return c
 }
 
-func (c *child) do(method string, arg any) error { return c.Call("Other."+method, arg, &Nothing{}) }
+func (c *child) do(method string, arg any) error {
+	return c.Call("Other."+method, arg, &forked.Nothing{})
+}
 
 func open(t *testing.T, c *child) *Process {
 	p, err := Open(c.Identity.PID, c.Identity.Started)
@@ -156,7 +157,7 @@ func TestBytesCrossProcesses(t *testing.T) {
 	_, errno = v.Write(p.PID())
 	require.Zero(t, errno)
 	var found uint64
-	require.NoError(t, c.Call("Other.Sum", Nothing{}, &found))
+	require.NoError(t, c.Call("Other.Sum", forked.Nothing{}, &found))
 	require.Equal(t, sum(want), found)
 }
 
@@ -305,7 +306,7 @@ func TestOtherUserIsRefusedByTheKernelAndByName(t *testing.T) {
 	if TraceScope() < ScopeRelation {
 		require.NoError(t, first.do("Visit", other.Identity), "one user, both dumpable")
 	}
-	require.NoError(t, other.do("Undump", Nothing{}))
+	require.NoError(t, other.do("Undump", forked.Nothing{}))
 	err = first.do("Visit", other.Identity)
 	require.ErrorContains(t, err, unix.EPERM.Error())
 	require.ErrorContains(t, err, "not dumpable")
