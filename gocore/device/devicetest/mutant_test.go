@@ -28,6 +28,8 @@ var mutants = map[string]string{
 	"exports the beginning of an allocation":    "ExportsHoldTheRange",
 	"has gates that are open":                   "GatesOpenBehindTheirStream",
 	"has gates that wait for later work":        "GatesOpenBehindTheirStream",
+	"has latches that hold nothing":             "LatchesHoldTheirStream",
+	"forgets all latches with the first":        "LatchesHoldTheirStream",
 }
 
 // mutantVariable names the mutant that a process runs.
@@ -63,6 +65,8 @@ type mutant struct {
 	name  string
 	first uintptr // the first allocation
 	last  device.Span
+
+	latches []device.Latch
 }
 
 func (m *mutant) Locate(addr uintptr, size uint64) ([]device.Span, error) {
@@ -148,4 +152,35 @@ func (l late) Open() (bool, error) {
 	}
 	defer now.Close()
 	return now.Open()
+}
+
+func (m *mutant) Hold(handle uintptr) (device.Latch, error) {
+	l, err := m.Platform.Hold(handle)
+	m.latches = append(m.latches, l)
+	switch m.name {
+	case "has latches that hold nothing":
+		l.Release(1)
+		l = released{l}
+	case "forgets all latches with the first":
+		l = careless{l, m}
+	}
+	return l, err
+}
+
+// released is a latch that was released before.
+type released struct{ device.Latch }
+
+func (released) Release(uint32) {}
+
+// careless is a latch that releases all of its platform.
+type careless struct {
+	device.Latch
+	m *mutant
+}
+
+func (c careless) Release(value uint32) {
+	for _, l := range c.m.latches {
+		l.Release(value)
+	}
+	c.m.latches = nil
 }

@@ -75,7 +75,7 @@ var (
 )
 
 // New makes a platform of a kind with a number of devices. The end of the test checks the guard bands, and that all
-// memory was given back.
+// memory, gates and latches were given back.
 func New(t testing.TB, kind mem.Kind, count int) *Platform {
 	p := &Platform{kind: kind, count: count}
 	var err error
@@ -85,6 +85,8 @@ func New(t testing.TB, kind mem.Kind, count int) *Platform {
 	t.Cleanup(func() {
 		require.NoError(t, p.CheckBands())
 		require.Zero(t, p.Left(), "allocations that nobody freed")
+		require.Zero(t, p.GatesLeft(), "gates that nobody closed")
+		require.Zero(t, p.LatchesLeft(), "latches that nobody closed")
 		require.NoError(t, unix.Close(p.fd))
 	})
 	return p

@@ -3,7 +3,9 @@ package devicetest
 import (
 	"bytes"
 	"math/rand"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -29,6 +31,7 @@ var rules = map[string]func(t *testing.T, p device.Platform){
 	"AllocatedMemoryIsZeroed": testZeroed, "CopiesReachTheirBytesOnly": testCopies,
 	"AnotherAllocationHasAnotherName": testNames, "OrdinalsThatAreNotThere": testOrdinals,
 	"ExportsHoldTheRange": testExports, "GatesOpenBehindTheirStream": testGates,
+	"LatchesHoldTheirStream": testLatches,
 }
 
 // taken is an allocation that the end of the test frees.
@@ -186,6 +189,7 @@ func testGates(t *testing.T, p device.Platform) {
 		fake.Enqueue(7)
 		before, err := streams.Gate(7)
 		require.NoError(t, err)
+		defer before.Close()
 		fake.Enqueue(7)
 		open, err = before.Open()
 		require.NoError(t, err)
@@ -195,4 +199,52 @@ func testGates(t *testing.T, p device.Platform) {
 		require.NoError(t, err)
 		require.True(t, open, "work that was enqueued behind the gate is not waited for")
 	}
+}
+
+// A latch holds the work that enters its stream from then on, until it is released: no work of before, and no other
+// stream.
+func testLatches(t *testing.T, p device.Platform) {
+	streams, is := p.(device.Streams)
+	if !is {
+		t.Skip("it has no streams")
+	}
+	addr := taken(t, p, 4096) // drivers free memory behind all streams: at the end, when no latch holds one
+	_, at := ofHost(t, 4096)
+	const stream = 1<<2 | 1 // the default stream of the first device, see device.SplitStream
+	gate := func() func() bool {
+		g, err := streams.Gate(stream)
+		require.NoError(t, err)
+		t.Cleanup(g.Close)
+		return func() bool {
+			open, err := g.Open()
+			require.NoError(t, err)
+			return open
+		}
+	}
+	hold := func() (release func()) {
+		l, err := streams.Hold(stream)
+		require.NoError(t, err)
+		release = sync.OnceFunc(func() { l.Release(1) })
+		t.Cleanup(func() { release(); l.Close() })
+		return release
+	}
+	opens := func(open func() bool, which string) {
+		require.Eventually(t, open, 10*time.Second, time.Millisecond, which)
+	}
+	before, first := gate(), hold()
+	between, second := gate(), hold()
+	behind := gate()
+	opens(before, "it waits for no work that comes later")
+	for range 20 { // by another stream, and so a device has had the time to go on with this one
+		require.NoError(t, p.Copy(addr, at, 4096))
+		require.False(t, between() || behind(), "the stream has not waited")
+	}
+	first()
+	opens(between, "the latch was released")
+	for range 20 {
+		require.NoError(t, p.Copy(at, addr, 4096))
+		require.False(t, behind(), "one latch holds the stream still")
+	}
+	second()
+	opens(behind, "both were released")
 }

@@ -6,11 +6,21 @@ import (
 	"github.com/tent-engine/tent/gocore/device"
 )
 
-// stream is a queue of work: how many pieces were enqueued, and how many are done.
+// stream is a queue of work: how many pieces were enqueued, and how many are done. Latches lie between them.
 type stream struct {
 	enqueued, done uint64
 	latches        []*latch
 	failed         error
+}
+
+// reached returns the pieces and the latches that the stream comes to before it waits for a latch.
+func (s *stream) reached() (work uint64, latches int) {
+	for i, l := range s.latches {
+		if l.value == 0 {
+			return l.behind, i
+		}
+	}
+	return s.enqueued, len(s.latches)
 }
 
 func (p *Platform) stream(handle uintptr) *stream {
@@ -23,7 +33,7 @@ func (p *Platform) stream(handle uintptr) *stream {
 	return p.streams[handle]
 }
 
-// Enqueue puts a piece of work into a stream, and Finish carries out the oldest.
+// Enqueue puts a piece of work into a stream, and Finish carries out the oldest, unless a latch holds it.
 func (p *Platform) Enqueue(handle uintptr) {
 	p.mu.Lock()
 	p.stream(handle).enqueued++
@@ -34,7 +44,8 @@ func (p *Platform) Enqueue(handle uintptr) {
 func (p *Platform) Finish(handle uintptr) {
 	p.mu.Lock()
 	s := p.stream(handle)
-	s.done = min(s.done+1, s.enqueued)
+	work, _ := s.reached()
+	s.done = min(s.done+1, work)
 	p.mu.Unlock()
 }
 
@@ -44,7 +55,7 @@ func (p *Platform) Gate(handle uintptr) (device.Gate, error) {
 	defer p.mu.Unlock()
 	s := p.stream(handle)
 	p.gates++
-	return &gate{p, s, s.enqueued}, nil
+	return &gate{p, s, s.enqueued, len(s.latches)}, nil
 }
 
 // Fail breaks a stream: its gates end by the error.
@@ -59,7 +70,7 @@ func (p *Platform) Hold(handle uintptr) (device.Latch, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.stream(handle)
-	l := &latch{platform: p}
+	l := &latch{platform: p, behind: s.enqueued}
 	s.latches = append(s.latches, l)
 	return l, nil
 }
@@ -68,10 +79,9 @@ func (p *Platform) Hold(handle uintptr) (device.Latch, error) {
 func (p *Platform) Passed(handle uintptr) (values []uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range p.stream(handle).latches {
-		if l.value == 0 {
-			break
-		}
+	s := p.stream(handle)
+	_, latches := s.reached()
+	for _, l := range s.latches[:latches] {
 		values = append(values, l.value)
 	}
 	return values
@@ -80,6 +90,7 @@ func (p *Platform) Passed(handle uintptr) (values []uint32) {
 // latch holds a stream up until its value is not 0.
 type latch struct {
 	platform *Platform
+	behind   uint64 // pieces of work
 	value    uint32
 	closed   bool
 }
@@ -124,13 +135,15 @@ func (p *Platform) LatchesLeft() (n int) {
 type gate struct {
 	platform *Platform
 	stream   *stream
-	waits    uint64
+	work     uint64 // pieces that it waits for
+	latches  int    // and latches
 }
 
 func (g *gate) Open() (bool, error) {
 	g.platform.mu.Lock()
 	defer g.platform.mu.Unlock()
-	return g.stream.done >= g.waits, g.stream.failed
+	_, latches := g.stream.reached()
+	return g.stream.done >= g.work && latches >= g.latches, g.stream.failed
 }
 
 func (g *gate) Close() {
