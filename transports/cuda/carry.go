@@ -44,7 +44,7 @@ func (t *copier) listed(burst *driver.Burst, s *transport.Slice, l *link) (*room
 		l.view.Leave(slot)
 		return nil, t.ended(c.by, err)
 	}
-	c.kernel = t.kernels && openToKernels(local, from)
+	c.kernel = t.CopyKernel && openToKernels(local, from)
 	work := t.room.take(s)
 	work.link, work.slot, work.slice, work.way = l, slot, s, c
 	if err := work.prepare(burst); err != nil {

@@ -44,7 +44,8 @@ func TestConformance(t *testing.T) {
 			t.Logf("settings %v", settings)
 			fake.Run(t, c.library, settings, func(t *testing.T, _ *fake.Loaded) {
 				c.run(t, func(*testing.T) transporttest.Harness {
-					return suiteOf(c.local, c.remote, Settings{apart: c.apart, CopyKernel: name == "CudaKernel"})
+					kernel := Copying{CopyKernel: name == "CudaKernel"}
+					return suiteOf(c.local, c.remote, Settings{apart: c.apart, Copying: kernel})
 				})
 			})
 		})
@@ -63,7 +64,7 @@ func TestConformanceOnDevices(t *testing.T) {
 	})
 	t.Run("CudaKernel", func(t *testing.T) {
 		transporttest.Again(t, func(*testing.T) transporttest.Harness {
-			return suiteOf(aligned(0), aligned(len(devices)-1), Settings{CopyKernel: true})
+			return suiteOf(aligned(0), aligned(len(devices)-1), Settings{Copying: Copying{CopyKernel: true}})
 		})
 	})
 	t.Run("CudaHost", func(t *testing.T) {

@@ -46,7 +46,7 @@ type copier struct {
 	name string // of the transport
 	host transport.Host
 	self transport.Peer
-	choices
+	Copying
 	life    kit.Lifecycle
 	still   chan struct{} // closed when links and copies have ended
 	links   kit.Links[link]
@@ -58,25 +58,18 @@ type copier struct {
 	unready atomic.Pointer[error] // why a device has no kernel, the latest
 }
 
-// choices are settings that both transports have.
-type choices struct {
-	pins    bool   // host_register
-	kernels bool   // copy_kernel
-	slice   uint64 // slice_bytes
-}
-
 // begun makes the copier ready; end ends it.
-func (t *copier) begun(name string, host transport.Host, sink transport.Sink, c choices) error {
-	t.name, t.host, t.self, t.choices, t.still = name, host, host.Self(), c, make(chan struct{})
+func (t *copier) begun(name string, host transport.Host, sink transport.Sink, c Copying) error {
+	t.name, t.host, t.self, t.Copying, t.still = name, host, host.Self(), c, make(chan struct{})
 	return t.StartPosting(slicesMax, sink, (*link).up, t.begin, t.ask)
 }
 
 // info has the facts that hold for both transports.
 func (t *copier) info() transport.Info {
 	info := transport.Info{Name: t.name, Versions: transport.Versions{First: version, Last: version}, Vectors: true,
-		Copies: true, Replaces: true, Alignment: 1, SliceMax: t.slice, SliceBest: t.slice, SlicesMax: slicesMax,
-		PiecesMax: piecesMax}
-	if t.kernels {
+		Copies: true, Replaces: true, Alignment: 1, SliceMax: t.SliceBytes, SliceBest: t.SliceBytes,
+		SlicesMax: slicesMax, PiecesMax: piecesMax}
+	if t.CopyKernel {
 		info.PiecesMax = piecesByKernel
 	}
 	info.Pairs[mem.Cuda][mem.Cuda] = true
@@ -202,7 +195,7 @@ func (t *copier) place(m *mem.Region) (*region, error) {
 // prepare loads the kernel for the device of a region, if the settings want one, and looks at the memory. Where the
 // driver refuses, copy engines go on, and Explain has the reason.
 func (t *copier) prepare(r *region) {
-	if !t.kernels || r.ordinal < 0 {
+	if !t.CopyKernel || r.ordinal < 0 {
 		return
 	}
 	r.plain.Store(driver.Plain(r.Addr, r.Size))
@@ -215,7 +208,7 @@ func (t *copier) prepare(r *region) {
 // keep pins a region of the host, if the settings want that. Where the driver refuses, bytes go through pinned memory
 // of ours as without the setting, and Explain has the reason.
 func (t *copier) keep(r *region) {
-	if !t.pins || r.ordinal >= 0 {
+	if !t.HostRegister || r.ordinal >= 0 {
 		return
 	}
 	if r.theirs = driver.Pinned(r.Addr, r.Size); r.theirs {
@@ -245,7 +238,7 @@ func (t *copier) pin(r *region) {
 // pinned later.
 func (t *copier) keepAnew(ctx context.Context, r *region) error {
 	r.pinned.Store(false)
-	if !t.pins || r.theirs {
+	if !t.HostRegister || r.theirs {
 		return nil
 	}
 	done := make(chan error, 1)

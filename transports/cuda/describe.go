@@ -15,4 +15,4 @@ func (FabricFactory) Describe() (needs string, like transport.Transport) {
 }
 
 // described is the part of a transport that its Info needs, by the defaults.
-func described(name string) copier { return copier{name: name, choices: choices{slice: sliceMax}} }
+func described(name string) copier { return copier{name: name, Copying: Copying{SliceBytes: sliceMax}} }

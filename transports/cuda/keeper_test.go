@@ -26,7 +26,7 @@ func TestADeviceInUsePinsMemoryOfTheHost(t *testing.T) {
 					defer func() { require.NoError(t, driver.Platform{}.Free(at, size)) }()
 					contexts = 0
 				}
-				h := suiteOf(onHost(), onHost(), Settings{HostRegister: true})
+				h := suiteOf(onHost(), onHost(), Settings{Copying: Copying{HostRegister: true}})
 				h.Warm = nil // it uses each device
 				near := transporttest.NewWorld(t, h).Open("near")
 				before := gpu.Stats()

@@ -24,7 +24,8 @@ func aligned(ordinal int) *transporttest.Device {
 // pagesOf connects two devices and moves pages of a size, in another order, by one slice. It returns the launches of
 // the kernel and the batches of the copy engines.
 func pagesOf(t *testing.T, gpu *fake.Loaded, kernel bool, bytes, pages uint64) (launches, batches int64) {
-	return pagesBetween(t, gpu, aligned(0), aligned(fake.Last()), Settings{CopyKernel: kernel}, bytes, pages)
+	settings := Settings{Copying: Copying{CopyKernel: kernel}}
+	return pagesBetween(t, gpu, aligned(0), aligned(fake.Last()), settings, bytes, pages)
 }
 
 func pagesBetween(t *testing.T, gpu *fake.Loaded, here, there *transporttest.Device, settings Settings,
@@ -79,7 +80,7 @@ func TestAKernelCopiesPagesOfAnotherProcess(t *testing.T) {
 		chunks := inChunks(1)
 		chunks.Alignment = 16
 		for i, there := range []*transporttest.Device{aligned(0), aligned(1), chunks} {
-			settings := Settings{CopyKernel: true, apart: true}
+			settings := Settings{Copying: Copying{CopyKernel: true}, apart: true}
 			launches, batches := pagesBetween(t, gpu, aligned(0), there, settings, 4096, 8)
 			require.Equal(t, [2]int64{1, 0}, [2]int64{launches, batches}, "%d", i)
 		}
@@ -99,7 +100,8 @@ func TestWithoutAKernelTheCopyEnginesGoOn(t *testing.T) {
 			fake.Run(t, c.driver, c.settings, func(t *testing.T, gpu *fake.Loaded) {
 				launches, batches := pagesOf(t, gpu, true, 4096, 8)
 				require.Equal(t, [2]int64{0, 1}, [2]int64{launches, batches})
-				w := transporttest.NewWorld(t, suiteOf(aligned(0), aligned(1), Settings{CopyKernel: true}))
+				settings := Settings{Copying: Copying{CopyKernel: true}}
+				w := transporttest.NewWorld(t, suiteOf(aligned(0), aligned(1), settings))
 				near := w.Open("near")
 				near.Register(t, 4096, mem.LocalReadWrite)
 				require.Contains(t, near.Transport.(*nvlink).unprepared(), says)
@@ -118,7 +120,7 @@ func TestNoKernelTouchesChunksOfAnotherDevice(t *testing.T) {
 		chunks.Alignment = 16
 		for _, op := range []transport.Op{transport.Write, transport.Read} {
 			for i, ends := range [][2]*transporttest.Device{{aligned(0), chunks}, {chunks, aligned(0)}} {
-				w := transporttest.NewWorld(t, suiteOf(ends[0], ends[1], Settings{CopyKernel: true}))
+				w := transporttest.NewWorld(t, suiteOf(ends[0], ends[1], Settings{Copying: Copying{CopyKernel: true}}))
 				near, far := w.Open("near"), w.Open("far")
 				c := near.Connect(t, far)
 				local := near.Register(t, 2*bytes*pages, mem.LocalReadWrite)

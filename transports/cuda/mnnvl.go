@@ -97,7 +97,7 @@ func (FabricFactory) Open(_ context.Context, given any, host transport.Host, sin
 	if t.domains, err = domains(); err != nil {
 		return nil, err
 	}
-	if err := t.begun(FabricName, host, sink, choices{s.HostRegister, s.CopyKernel, s.SliceBytes}); err != nil {
+	if err := t.begun(FabricName, host, sink, s.Copying); err != nil {
 		return nil, err
 	}
 	return t, nil

@@ -106,8 +106,8 @@ func (n *neighbour) resolve(ctx context.Context, told named) (*imported, error) 
 	switch {
 	case n.here:
 		r.base = uintptr(d.Addr)
-		r.plain = n.t.kernels && r.ordinal >= 0 && driver.Plain(r.base, r.size)
-		if there, is := hosts.Load(home{n.Peer.ID, told.name}); is && n.t.pins {
+		r.plain = n.t.CopyKernel && r.ordinal >= 0 && driver.Plain(r.base, r.size)
+		if there, is := hosts.Load(home{n.Peer.ID, told.name}); is && n.t.HostRegister {
 			r.pinned = there.(*atomic.Bool)
 		}
 		return r, nil

@@ -24,7 +24,7 @@ import (
 func TestRegionsOfTheHostArePinnedWhileTheyAreRegistered(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
 		const n = 3 * 4096
-		h := suiteOf(onDevice(0), onHost(), Settings{HostRegister: true})
+		h := suiteOf(onDevice(0), onHost(), Settings{Copying: Copying{HostRegister: true}})
 		for _, refused := range []bool{false, true} {
 			w := transporttest.NewWorld(t, h)
 			near, far := w.Open("near"), w.Open("far")
@@ -78,7 +78,7 @@ func TestRegionsOfTheHostArePinnedWhileTheyAreRegistered(t *testing.T) {
 // would copy those pages in place of others that come to their addresses.
 func TestNothingStaysPinnedBehindClose(t *testing.T) {
 	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
-		w := transporttest.NewWorld(t, suiteOf(onHost(), onDevice(0), Settings{HostRegister: true}))
+		w := transporttest.NewWorld(t, suiteOf(onHost(), onDevice(0), Settings{Copying: Copying{HostRegister: true}}))
 		near := w.Open("near")
 		before := gpu.Stats().Pinned
 		for range 3 {
@@ -124,7 +124,7 @@ func newFromDevice(t *testing.T, host *transporttest.Device, ours bool) *fromDev
 	if ours {
 		here, there, op = host, onDevice(0), transport.Read
 	}
-	w := transporttest.NewWorld(t, suiteOf(here, there, Settings{HostRegister: true}))
+	w := transporttest.NewWorld(t, suiteOf(here, there, Settings{Copying: Copying{HostRegister: true}}))
 	near, far := w.Open("near"), w.Open("far")
 	f := &fromDevice{Conn: near.Connect(t, far)}
 	local := near.Register(t, hostBytes, mem.LocalReadWrite)

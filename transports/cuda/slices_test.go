@@ -21,19 +21,19 @@ func TestTheLongestSliceIsThatOfThePair(t *testing.T) {
 	last := onDevice(fake.Last())
 	for name, c := range map[string]struct {
 		there    *transporttest.Device
-		settings Settings
+		settings Copying
 		info     uint64
 		match    transport.Match
 	}{
-		"two devices": {last, Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceLow: 16 * mib}},
-		"shorter":     {last, Settings{SliceBytes: 64 * kib}, 64 * kib, transport.Match{SliceLow: 16 * mib}},
-		"pinned": {onHost(), Settings{SliceBytes: 64 * mib, HostRegister: true}, 64 * mib,
+		"two devices": {last, Copying{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceLow: 16 * mib}},
+		"shorter":     {last, Copying{SliceBytes: 64 * kib}, 64 * kib, transport.Match{SliceLow: 16 * mib}},
+		"pinned": {onHost(), Copying{SliceBytes: 64 * mib, HostRegister: true}, 64 * mib,
 			transport.Match{SliceMax: 8 * mib, SliceLow: mib}},
-		"the host": {onHost(), Settings{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceMax: mib}},
+		"the host": {onHost(), Copying{SliceBytes: 64 * mib}, 64 * mib, transport.Match{SliceMax: mib}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake.Run(t, fake.Driver{}, nil, func(t *testing.T, _ *fake.Loaded) {
-				w := transporttest.NewWorld(t, suiteOf(onDevice(0), c.there, c.settings))
+				w := transporttest.NewWorld(t, suiteOf(onDevice(0), c.there, Settings{Copying: c.settings}))
 				near, far := w.Open("near"), w.Open("far")
 				conn := near.Connect(t, far)
 				local, remote := near.Register(t, 4096, mem.LocalReadWrite), far.Register(t, 4096, mem.GlobalReadWrite)
@@ -50,7 +50,7 @@ func TestTheLongestSliceIsThatOfThePair(t *testing.T) {
 // a fence would wait.
 func TestASliceHasFewPages(t *testing.T) {
 	for kernel, most := range map[bool]int{false: 256, true: 1008} {
-		c := copier{choices: choices{slice: sliceMax, kernels: kernel}}
+		c := copier{Copying: Copying{SliceBytes: sliceMax, CopyKernel: kernel}}
 		require.Equal(t, most, c.info().PiecesMax)
 	}
 }
@@ -58,7 +58,7 @@ func TestASliceHasFewPages(t *testing.T) {
 // toTheHost connects memory of a device with memory of the host that is not pinned.
 func toTheHost(t *testing.T) (*transporttest.Conn, *transporttest.Operand, *transporttest.Remote) {
 	const size = 5 << 20
-	w := transporttest.NewWorld(t, suiteOf(onDevice(0), onHost(), Settings{SliceBytes: 8 << 20}))
+	w := transporttest.NewWorld(t, suiteOf(onDevice(0), onHost(), Settings{Copying: Copying{SliceBytes: 8 << 20}}))
 	near, far := w.Open("near"), w.Open("far")
 	c := near.Connect(t, far)
 	return c, near.Register(t, size, mem.LocalReadWrite), c.Import(t, far.Register(t, size, mem.GlobalReadWrite))

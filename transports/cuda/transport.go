@@ -61,7 +61,7 @@ func (Factory) Open(_ context.Context, given any, host transport.Host, sink tran
 	if t.Point, err = access.Open(c); err != nil {
 		return nil, err
 	}
-	if err := t.begun(Name, host, sink, choices{s.HostRegister, s.CopyKernel, s.SliceBytes}); err != nil {
+	if err := t.begun(Name, host, sink, s.Copying); err != nil {
 		return nil, errors.Join(err, t.Point.Close(context.Background()))
 	}
 	return t, nil
