@@ -105,9 +105,9 @@ type closer struct {
 // LinkDown detaches the link once Close waits for the gate, or has it: a call of the port under way may hold it.
 func (c *closer) LinkDown(link transport.Link, _ *errs.Error) {
 	go func() { c.ended <- c.port.Close(context.Background()) }()
-	for gone := false; !gone && c.port.gate.TryRLock(); runtime.Gosched() {
-		gone = c.port.gone
-		c.port.gate.RUnlock()
+	for c.port.enter() {
+		c.port.leave()
+		runtime.Gosched()
 	}
 	c.port.Detach(link)
 }
@@ -188,4 +188,32 @@ func TestTheEndOfAnOlderGenerationEndsNoRail(t *testing.T) {
 	local, remote := a.Register(t, 64, mem.LocalReadWrite), c.Import(t, b.Register(t, 64, mem.GlobalReadWrite))
 	c.Must(t, c.Slice(transport.Write, c.Rail(t), local, 0, remote, 0, 64)) // its end comes behind the reports
 	require.Zero(t, sink.n.Load())
+}
+
+// A call that does not return keeps Close from its end. It keeps no caller waiting, and so none that must not block.
+func TestACallThatHangsHoldsUpCloseAlone(t *testing.T) {
+	w := &watcher{Host: self{}}
+	tr, err := abusive(t, built(t, asC, "testdata/abuse.c"), "hangs").Open(t.Context(), nil, w, w)
+	require.NoError(t, err)
+	words, registered := make([]uint32, 16), make(chan error, 1)
+	go func() {
+		_, _, err := tr.Register(context.Background(), mem.Region{ID: 1, Addr: mem.AddressOf(words), Size: 64, Fd: -1})
+		registered <- err
+	}()
+	for atomic.LoadUint32(&words[0]) == 0 {
+		runtime.Gosched()
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, tr.Close(ended), context.Canceled)
+	for range 100 { // before Close has come to the gate, and behind that
+		tr.Withdraw([]*transport.Slice{{}})
+		require.Zero(t, tr.(transport.EpochReader).Epoch(0))
+		require.NotEqual(t, errs.OK, errs.CodeOf(tr.Deregister(t.Context(), 1)))
+		runtime.Gosched()
+	}
+	require.Empty(t, registered)
+	atomic.StoreUint32(&words[0], 0x101)
+	require.NoError(t, <-registered)
+	require.NoError(t, tr.Close(t.Context()))
 }

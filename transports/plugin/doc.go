@@ -20,7 +20,7 @@
 // # Locks and goroutines
 //
 //	port.draining ─▶ flights.mu       one goroutine takes ends out; the sink is called under draining
-//	port.gate                         held for reading around each call of the plug-in, and never with draining
+//	port.gate                         held for reading around each call of the plug-in; Close takes it for good
 //	a door's lock in C                guards its port; leaves
 //
 // The drainer ends behind the plug-in's close, and a call to a peer with its limit or with Close.

@@ -26,9 +26,9 @@ import (
 // port is one opened transport of a plug-in. Any goroutine may call it.
 //
 // gate is held for reading around every call of the plug-in, and never while the sink is called: the sink may call us.
-// Poll holds draining instead, which is one lock less for each slice. Close takes both in turn, so no call is under way
-// when the plug-in closes, and none comes afterwards. It never holds both: a sink that is called under draining may be
-// on its way to the gate.
+// Poll holds draining instead, which is one lock less for each slice. Close takes draining, and the gate for good: no
+// call is under way when the plug-in closes, and none comes afterwards. One that hangs keeps Close from its end, and no
+// other call, since none waits at the gate.
 type port struct {
 	library *loaded
 	api     *C.tent_transport_api
@@ -39,8 +39,7 @@ type port struct {
 	info    transport.Info
 
 	life    kit.Lifecycle
-	gate    sync.RWMutex
-	gone    bool // under gate
+	gate    sync.RWMutex // Close takes it for good
 	links   kit.Links[link]
 	pending kit.Slots[uint64, pending]
 	fences  *uint64    // of C: how often fenced was called
@@ -100,14 +99,7 @@ func (p *port) start() {
 }
 
 // enter begins a call of the plug-in. False means that it was closed; else leave is owed.
-func (p *port) enter() bool {
-	p.gate.RLock()
-	if p.gone {
-		p.gate.RUnlock()
-		return false
-	}
-	return true
-}
+func (p *port) enter() bool { return p.gate.TryRLock() }
 
 func (p *port) leave() { p.gate.RUnlock() }
 
@@ -344,8 +336,6 @@ func (p *port) Close(ctx context.Context) error {
 // to close, the slices that it has not completed stay outstanding: its threads may still write to their memory.
 func (p *port) end(limit C.uint64_t) (err error) {
 	p.gate.Lock()
-	p.gone = true
-	p.gate.Unlock()
 	p.draining.Lock()
 	p.shut = true
 	p.draining.Unlock()

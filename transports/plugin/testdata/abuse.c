@@ -187,6 +187,9 @@ static size_t bad_poll(tent_transport *t, size_t budget) {
 
 static int bad_register(tent_transport *t, const tent_region *m, uint64_t limit, uint64_t *key, void *d, size_t *n,
                         tent_error *e) {
+	char *bytes = (char *)(uintptr_t)m->address;
+	if (is("hangs")) /* as long as holds, and beyond its limit */
+		for (__atomic_store_n(bytes, 1, __ATOMIC_RELEASE); !__atomic_load_n(bytes + 1, __ATOMIC_ACQUIRE);) usleep(100);
 	int r = in_register(t, m, limit, key, d, n, e);
 	if (is("no-key")) *key = 0;
 	if (is("long-descriptor")) *n = 1 << 20;
