@@ -1,8 +1,6 @@
 package cuda
 
 import (
-	"runtime"
-
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -36,8 +34,11 @@ func (t *copier) listed(burst *driver.Burst, s *transport.Slice, l *link) (*room
 		return nil, t.lose(cause)
 	}
 	slot := l.enter(from, s.Epoch)
-	if slot == hazard.Revoked {
+	switch slot {
+	case hazard.Revoked:
 		return nil, l.revoked(from)
+	case hazard.Busy:
+		return nil, l.taken()
 	}
 	c, err := wayOf(s, local, from) // inside: a mapping is taken down when nobody is
 	if err != nil {
@@ -69,15 +70,25 @@ func (t *copier) allowed(s *transport.Slice, local *region, from *imported) *err
 	return nil
 }
 
-// enter takes a slot for touching a region. This engine's slices need fewer than there are, so one is free soon.
+// enter takes a slot for touching a region. This engine's slices need fewer than there are, so one is free soon: see
+// hazard.Taken.
 func (l *link) enter(from *imported, epoch transport.Epoch) hazard.Slot {
 	hint := hazard.Hint()
-	for {
-		if slot := l.view.Enter(from.name, hazard.Epoch(epoch), hint); slot != hazard.Busy {
-			return slot
-		}
-		runtime.Gosched()
+	slot := l.view.Enter(from.name, hazard.Epoch(epoch), hint)
+	if slot == hazard.Busy {
+		slot = l.view.Await(from.name, hazard.Epoch(epoch), hint, func() bool { return l.Left() || l.Gone() != nil })
 	}
+	return slot
+}
+
+// taken is the error of a slice that has found no slot. The link's slices that wait need not try.
+func (l *link) taken() *errs.Error {
+	if cause := l.Gone(); cause != nil {
+		return cause
+	}
+	cause := hazard.Taken(l.t.name, l.Peer.Address)
+	l.Renew(cause)
+	return cause
 }
 
 // way is how the bytes of a slice go.

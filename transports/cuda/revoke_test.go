@@ -19,6 +19,7 @@ import (
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	"github.com/tent-engine/tent/transports/host/access"
 	"github.com/tent-engine/tent/transports/host/fds"
+	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
@@ -200,5 +201,37 @@ func TestAFenceHoldsAfterARemap(t *testing.T) {
 		require.NotNil(t, late, "it began before the fence")
 		require.Equal(t, transport.Fenced("").Code, late.Code)
 		require.Nil(t, write(^transport.ForGood), "it began after the fence")
+	})
+}
+
+// All slots of a page say that they are taken, as in one that its owner has spoiled. The slice ends in time, with the
+// rail's generation, and holds up no transport.
+func TestASliceThatFindsNoSlotEnds(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, _ *fake.Loaded) {
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		link := near.Connect(t, far)
+		local, target := near.Register(t, 4096, mem.LocalReadWrite), far.Register(t, 4096, mem.GlobalReadWrite)
+		remote := link.Import(t, target)
+		write := func() *transport.Slice {
+			return link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, 4096)
+		}
+		link.Must(t, write())
+		l := near.Transport.(*nvlink).links.Lookup(link.Link)
+		from := l.imports.table.Lookup(remote.Key)
+		var slots []hazard.Slot
+		for i := range uint32(hazard.Slots) {
+			slots = append(slots, l.view.Enter(from.name, hazard.Epoch(link.Epoch()), i))
+		}
+		generation := l.Live.Load()
+		err := link.One(t, write())
+		require.NotNil(t, err)
+		require.Equal(t, errs.Protocol, err.Code)
+		require.Equal(t, errs.ScopeLink, err.Scope)
+		await(t, "the next generation", func() bool { return l.Live.Load() > generation })
+		for _, slot := range slots {
+			l.view.Leave(slot)
+		}
+		link.Must(t, write())
 	})
 }

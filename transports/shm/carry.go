@@ -1,8 +1,6 @@
 package shm
 
 import (
-	"runtime"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -27,13 +25,17 @@ func (t *Transport) carryOut(c *copier) {
 	}
 	epoch := hazard.Epoch(first.slice.Epoch)
 	slot := l.view.Enter(from.name, epoch, c.hint)
-	for slot == hazard.Busy && !l.Left() && l.Gone() == nil { // callers have all of them, for a piece at most
-		runtime.Gosched()
-		slot = l.view.Enter(from.name, epoch, c.hint)
+	if slot == hazard.Busy { // callers have all of them, for a piece at most
+		slot = l.view.Await(from.name, epoch, c.hint, l.useless)
 	}
 	switch {
-	case slot == hazard.Busy:
+	case slot == hazard.Busy && l.useless():
 		b.fail(c, l.over())
+		return
+	case slot == hazard.Busy:
+		cause := hazard.Taken(Name, l.Peer.Address)
+		l.Renew(cause)
+		b.fail(c, cause)
 		return
 	case slot == hazard.Revoked:
 		b.fail(c, revoked(l, from))
@@ -224,6 +226,9 @@ func (l *link) kernelSays(errno unix.Errno) *errs.Error {
 	}
 	return vm.Error("shm", errno, errs.SideUnknown)
 }
+
+// useless reports whether nothing can be moved on a link any more.
+func (l *link) useless() bool { return l.Left() || l.Gone() != nil }
 
 // over is the error of a slice that has not begun when its link ends.
 func (l *link) over() *errs.Error {

@@ -103,11 +103,13 @@ func TestALinkWithACopierInsideDoesNotSayThatItHasLeft(t *testing.T) {
 	}
 }
 
-// All slots of a page say that they are taken, as in one that its owner has spoiled. The slice ends with its link.
+// All slots of a page say that they are taken, as in one that its owner has spoiled. The slice ends with its link, or
+// in time by itself.
 func TestASliceThatFindsNoSlotEndsWithItsLink(t *testing.T) {
 	for name, end := range map[string]func(a *alone, number transport.Link){
 		"detached":         func(a *alone, number transport.Link) { a.tr.Detach(number) },
 		"the peer is gone": func(a *alone, number transport.Link) { a.tr.links.Lookup(number).PeerEnded() },
+		"nothing ends":     func(*alone, transport.Link) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, number, rail := newAlone(t, Settings{reach: reachMapped})

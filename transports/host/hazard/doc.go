@@ -64,7 +64,7 @@
 //
 // A forked child has no page: mappings are not inherited. A word that a peer writes into its slots is compared and
 // never used as an index, the memfd cannot be made shorter: a corrupt or hostile page delays its owner by the bound of
-// a wait, no more.
+// a wait, no more. So it is with the page of a hostile owner: permits refuse, and slots that stay taken end a wait.
 //
 // # Numbers
 //

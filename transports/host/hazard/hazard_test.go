@@ -255,6 +255,12 @@ func TestAllSlotsTakenIsBusy(t *testing.T) {
 	}
 	require.Len(t, unique(taken), Slots)
 	require.Equal(t, Busy, view.Enter(r, 0, 17))
+	looks := 0
+	require.Equal(t, Busy, view.Await(r, 0, 17, func() bool { looks++; return looks > 3 }), "nobody wants it any more")
+	require.Equal(t, 4, looks)
+	require.Equal(t, Busy, view.Await(r, 0, 17, func() bool { return false }), "a second is enough")
+	view.Leave(taken[5])
+	require.Equal(t, taken[5], view.Await(r, 0, 17, func() bool { return false }))
 	require.True(t, view.Inside(r))
 	for _, s := range taken {
 		view.Leave(s)

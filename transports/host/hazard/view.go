@@ -3,8 +3,11 @@ package hazard
 import (
 	"fmt"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
 )
 
 // View is a peer's side of an owner's page: its copiers take slots from it. Any goroutine may use it. Its mapping
@@ -92,6 +95,27 @@ func (v *View) Enter(r Region, epoch Epoch, hint uint32) Slot {
 		return Slot(at)
 	}
 	return Busy
+}
+
+// busyMost bounds Await.
+const busyMost = time.Second
+
+// Await is Enter after Busy: it tries again until it has a slot, but no longer than a second, nor after over is true.
+// Copiers of this process hold a slot for one piece. Where all stay taken, the owner has written to them, or its page
+// is broken.
+func (v *View) Await(r Region, epoch Epoch, hint uint32, over func() bool) Slot {
+	slot := Busy
+	for end := time.Now().Add(busyMost); slot == Busy && !over() && time.Now().Before(end); {
+		runtime.Gosched()
+		slot = v.Enter(r, epoch, hint)
+	}
+	return slot
+}
+
+// Taken is the error of a transport's link to a peer, after an Await that ended Busy.
+func Taken(name, peer string) *errs.Error {
+	return errs.New(errs.Protocol, name, "all slots of the peer's page stay taken, and not by this process").
+		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer, name, "")
 }
 
 // Leave gives a slot back that Enter returned, when nothing of the region will be touched under it any more.
