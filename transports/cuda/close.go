@@ -5,14 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/host/access"
 )
 
+// restLimit is the time that Close has behind its caller's, once links and copies have ended.
+const restLimit = time.Second
+
 // end ends links and their goroutines, then copies, and then the rest, once. A device gives no copy back: where one
 // does not end in time, the error names it, and the rest follows behind it, without the caller.
+//
+// Pinned memory goes last. The driver lets it go behind the work of all streams, and one of the program's may wait for
+// anything; on a device that is lost it may never come back. That call, too, is left behind (decisions/0208).
 func (t *copier) end(ctx context.Context, links func(), rest func(context.Context) error) error {
 	ctx, cancel := access.Bounded(ctx)
 	defer cancel()
@@ -21,6 +28,7 @@ func (t *copier) end(ctx context.Context, links func(), rest func(context.Contex
 	stop := context.AfterFunc(ctx, func() {
 		select {
 		case <-t.still: // the rest has a limit, and errors of its own
+			time.AfterFunc(restLimit, leave)
 		default:
 			leave()
 		}
@@ -39,12 +47,20 @@ func (t *copier) end(ctx context.Context, links func(), rest func(context.Contex
 			limited, done = context.WithTimeout(context.Background(), access.RevokeLimit)
 			defer done()
 		}
-		return errors.Join(rest(limited), t.unkeepAll(), t.room.close())
+		err := rest(limited)
+		t.letting.Store(&err)
+		return errors.Join(err, t.unkeepAll(), t.room.close())
 	})
-	if err != nil && err == waits.Err() {
-		return t.stuck(ctx.Err())
+	switch before := t.letting.Load(); {
+	case err == nil || err != waits.Err():
+		return err
+	case before != nil:
+		return errors.Join(*before, errs.New(errs.Timeout, t.op("close"),
+			"the driver has not let pinned memory of the host go (%v)", ctx.Err()).
+			WithScope(errs.ScopeTransport, errs.SideLocal).
+			WithHint("a stream may wait for something, or a device is lost: keep the memory of regions as it is"))
 	}
-	return err
+	return t.stuck(ctx.Err())
 }
 
 // unkeepAll lets the regions go that are still registered. No copy reaches them any more. Pages that stayed pinned

@@ -48,7 +48,8 @@ type copier struct {
 	self transport.Peer
 	Copying
 	life    kit.Lifecycle
-	still   chan struct{} // closed when links and copies have ended
+	still   chan struct{}         // closed when links and copies have ended
+	letting atomic.Pointer[error] // of Close's first part, once only pinned memory is left
 	links   kit.Links[link]
 	regions kit.Slots[transport.LocalKey, region]
 	room    rooms
@@ -67,8 +68,8 @@ func (t *copier) begun(name string, host transport.Host, sink transport.Sink, c 
 // info has the facts that hold for both transports.
 func (t *copier) info() transport.Info {
 	info := transport.Info{Name: t.name, Versions: transport.Versions{First: version, Last: version}, Vectors: true,
-		Copies: true, Replaces: true, Alignment: 1, SliceMax: t.SliceBytes, SliceBest: t.SliceBytes,
-		SlicesMax: slicesMax, PiecesMax: piecesMax}
+		Copies: true, Pins: t.HostRegister, Replaces: true, Alignment: 1, SliceMax: t.SliceBytes,
+		SliceBest: t.SliceBytes, SlicesMax: slicesMax, PiecesMax: piecesMax}
 	if t.CopyKernel {
 		info.PiecesMax = piecesByKernel
 	}

@@ -53,10 +53,11 @@ type holding struct {
 	name   hazard.Region // its owner's
 	domain device.Fabric
 
-	mu       sync.Mutex
-	floor    transport.Epoch
-	closed   bool
-	replaced bool
+	mu        sync.Mutex
+	floor     transport.Epoch
+	closed    bool
+	replaced  bool
+	unmapping <-chan struct{} // closed when the mapping is down; nil: nobody has asked for that
 }
 
 // Attach starts a link to an engine of another host. Engines of one host meet by nvlink, where the kernel reports the
@@ -257,10 +258,10 @@ func (d *distant) apply(ctx context.Context, r *imported, n news) error {
 		if err := d.gate.Revoke(ctx, r.name, nil, hazard.ForGood); err != nil {
 			return err
 		}
-		if mapping != nil {
-			return mapping.Close()
+		if mapping == nil {
+			return nil
 		}
-		return nil
+		return d.unmap(ctx, h, mapping)
 	}
 	if !fresh { // heard before: it would turn away slices that may pass
 		return nil
@@ -272,6 +273,28 @@ func (d *distant) apply(ctx context.Context, r *imported, n news) error {
 		h.mu.Unlock()
 	}
 	return err
+}
+
+// unmap takes a mapping down. A call that has left in vain is followed by another one, which waits for the same.
+func (d *distant) unmap(ctx context.Context, h *holding, mapping *driver.Mapping) error {
+	h.mu.Lock()
+	if h.unmapping == nil {
+		down := make(chan struct{})
+		h.unmapping = down
+		d.imports.down.add(func() {
+			_ = mapping.Close() // the error comes again below
+			close(down)
+		})
+	}
+	down := h.unmapping
+	h.mu.Unlock()
+	select {
+	case <-down:
+		return mapping.Close() // nothing is left to do, or it has failed
+	case <-ctx.Done():
+		return errs.New(errs.Timeout, "mnnvl.revoke", "the driver unmaps memory behind the work of all streams (%v)",
+			ctx.Err()).WithScope(errs.ScopeSlice, errs.SideLocal)
+	}
 }
 
 // closeAll unmaps all regions.
@@ -352,7 +375,7 @@ func (d *distant) learn(ctx context.Context, told fabricDescriptor, ordinal int)
 		held: &holding{way: d, name: told.name, domain: told.domain}}
 	message := d.enter(r)
 	if err := d.open(ctx, r, message); err != nil {
-		r.close(&d.owner.copier)
+		d.imports.down.soon(func() { r.close(&d.owner.copier) })
 		return nil, err
 	}
 	return r, nil

@@ -38,6 +38,8 @@ type imported struct {
 type imports struct {
 	table kit.Slots[transport.RemoteKey, imported]
 
+	down takedown
+
 	mu     sync.Mutex // of Import: one question at a time
 	opened bool       // the greeting was successful, and the link has not ended
 }
@@ -51,11 +53,13 @@ func (i *imports) open() {
 // close takes all mappings down. No slice is carried any more, and no region is imported afterwards.
 func (i *imports) close(t *copier) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
 	i.opened = false
 	for key := range i.table.All() {
-		i.table.Delete(key).close(t)
+		r := i.table.Delete(key)
+		i.down.add(func() { r.close(t) })
 	}
+	i.mu.Unlock()
+	i.down.wait()
 }
 
 func (r *imported) close(t *copier) {
@@ -164,6 +168,6 @@ func (t *copier) Forget(number transport.Link, key transport.RemoteKey) {
 		return
 	}
 	if r := l.imports.table.Delete(key); r != nil {
-		r.close(t)
+		l.imports.down.soon(func() { r.close(t) })
 	}
 }

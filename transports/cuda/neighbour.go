@@ -62,6 +62,7 @@ func (n *neighbour) closeTakenLocked() {
 		return
 	}
 	n.seen = turn
+	var taken []*imported
 	for _, r := range n.imports.table.All() {
 		if r.mapping == nil || r.over {
 			continue
@@ -71,10 +72,17 @@ func (n *neighbour) closeTakenLocked() {
 		case listed && !d.Named:
 		case n.view.Permit(r.name) == 0 && !n.view.Inside(r.name): // in this order: nobody enters without a permit
 			r.over = true
-			r.close(n.t)
+			taken = append(taken, r)
 		default:
 			n.seen = 0 // not yet
 		}
+	}
+	if len(taken) > 0 {
+		n.imports.down.soon(func() {
+			for _, r := range taken {
+				r.close(n.t)
+			}
+		})
 	}
 }
 

@@ -93,9 +93,10 @@ type Mapping struct {
 	chunks   uintptr // address of those of the VMM, 0 for a legacy block
 	reserved uint64
 
-	mu     sync.Mutex
-	closed bool
-	on     []atomic.Uintptr // by device: address of the range there, 0 until it was asked for
+	closing sync.Mutex // of Close; before mu
+	mu      sync.Mutex // held while a device is opened, and not while the driver unmaps
+	closed  bool
+	on      []atomic.Uintptr // by device: address of the range there, 0 until it was asked for
 }
 
 // Map maps the range at an address of the owner, which lies in the blocks. Their descriptors stay the caller's. The
@@ -186,13 +187,15 @@ func (m *Mapping) open(l *library, ordinal int) (uintptr, error) {
 	return uintptr(at) + m.offset, l.unreached("cuda.map", ordinal, name, r)
 }
 
-// Close takes the mapping down. No copy uses it any more. A call after one that failed tries again, and
-// one after a success does nothing.
+// Close takes the mapping down. No copy uses it any more. A call after one that failed tries again, and one after a
+// success does nothing. The driver unmaps chunks behind the work of all streams, and On does not wait for that.
 func (m *Mapping) Close() (first error) {
 	l := process()
+	m.closing.Lock()
+	defer m.closing.Unlock()
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.closed = true
+	m.closed = true // On opens for no device any more
+	m.mu.Unlock()
 	keep := func(err error) {
 		if first == nil {
 			first = err
