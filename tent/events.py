@@ -42,6 +42,7 @@ class Event(NamedTuple):
     with `error` those of before count on. `lease_made` gives the lease named in `rail` to the peers in `note`: `bytes`,
     for `took` seconds or without an end; after `lease_ended` no peer touches them by it, `note` says why.
     `transport_stuck`: a transport stands still on a rail for `took` seconds as `note` says, and transfers may wait.
+    `region_held`: a driver has not let the closed region named in `rail` go for `took` seconds.
     """
 
     kind: str

@@ -133,6 +133,9 @@ func (l *logs) lineOf(ev *event.Event) (level slog.Level, text string) {
 	case event.TransportStuck:
 		level, text = slog.LevelError, fmt.Sprintf("A transport stands still: %s for %v, %s, and requests may wait "+
 			"for it", ev.Transport, ev.Took.Round(time.Millisecond), ev.Note)
+	case event.RegionHeld:
+		level, text = slog.LevelError, fmt.Sprintf("A closed region is held: a driver of %s has not let its %d "+
+			"bytes go for %v, so keep them as they are", ev.Transport, ev.Bytes, ev.Took.Round(time.Millisecond))
 	case event.StrayCompletion:
 		level, text = slog.LevelError, fmt.Sprintf("A defect of transport %s: %v", ev.Transport, ev.Err)
 	case event.PeerSilent:

@@ -114,6 +114,9 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 	if err := checkMapping(r); err != nil {
 		return 0, err
 	}
+	if err := e.awaitFormer(r); err != nil {
+		return 0, err
+	}
 	e.lookAtTraps()
 	if err := e.regions.nameFree(r.Name); err != nil { // before the transports pin anything
 		return 0, err
@@ -198,10 +201,10 @@ func (e *Engine) openRegion(op string, id mem.RegionID) (*region, *errs.Error) {
 	return nil, errs.New(errs.AddressNotRegistered, op, "the region is closed")
 }
 
-// CloseRegion ends remote access and returns when no peer can touch the bytes any more. Local transfers that use the
-// region go on; their memory must stay until they end. Closing twice is no mistake. After an error, which names the
-// peer that may still touch the bytes, the region is closed and the memory is not the caller's yet: the next call asks
-// again.
+// CloseRegion ends remote access and returns when no peer can touch the bytes any more, and no driver has them pinned.
+// Local transfers that use the region go on; their memory must stay until they end, and drivers let it go behind them.
+// Closing twice is no mistake. After an error, which names the peer that may still touch the bytes, or a driver that
+// holds them, the region is closed and the memory is not the caller's yet: the next call asks again.
 //
 // The leases of a region end with it, or before it.
 func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
@@ -212,7 +215,7 @@ func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) error {
 	r := e.regions.leave(id)
 	if r == nil {
-		return nil
+		return e.awaitForgotten(ctx, e.regions.retire.find(func(r *region) bool { return r.ID == id }))
 	}
 	r.life.advance(eventClosed)
 	if r.lease != nil {
@@ -228,13 +231,50 @@ func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) e
 	if err == nil && r.lease != nil {
 		e.leaseEnded(r, why)
 		r.unuse()
-		return nil
+		return e.awaitForgotten(ctx, r)
 	}
 	e.announce(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
 	if err == nil {
 		r.unuse()
+		err = e.awaitForgotten(ctx, r)
 	}
 	return err
+}
+
+// awaitForgotten waits for the transports that are forgetting a region; nil is none. Pages that a driver has pinned are
+// not the caller's: the driver would copy them in place of others that come to their addresses.
+func (e *Engine) awaitForgotten(ctx context.Context, r *region) error {
+	if r == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.regions.retire.limit(r))
+	defer cancel()
+	if e.regions.retire.waitFor(ctx, r) {
+		return nil
+	}
+	return errs.New(errs.Timeout, "close region", "a driver has not let the region %s go", r.label()).
+		WithScope(errs.ScopeTransport, errs.SideLocal).
+		WithHint("keep its memory as it is, and close it again; the event region_held names the transport")
+}
+
+// awaitFormer waits for the transports that are forgetting a closed region of the same memory. One that finds pages
+// pinned takes them for those of now.
+func (e *Engine) awaitFormer(now *region) *errs.Error {
+	former := func(r *region) bool {
+		return r.lease == nil && r.life.state() != regionOpen && r.life.state() != regionNew &&
+			r.Addr < now.Addr+uintptr(now.Size) && now.Addr < r.Addr+uintptr(r.Size)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), e.regions.retire.limit(now))
+	defer cancel()
+	for r := e.regions.retire.find(former); r != nil; r = e.regions.retire.find(former) {
+		if !e.regions.retire.waitFor(ctx, r) {
+			return errs.New(errs.Timeout, "register",
+				"a driver has not let the closed region %s go, of the same memory", r.label()).
+				WithScope(errs.ScopeTransport, errs.SideLocal).
+				WithHint("the event region_held names its transport")
+		}
+	}
+	return nil
 }
 
 // retire ends a region for good: it has no users. It may be called with the engine's mutex held, so another goroutine

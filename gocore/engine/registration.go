@@ -13,6 +13,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -32,7 +33,8 @@ import (
 // registerPerGiB is added to register_timeout for each GiB of a region: a driver pins some 10 GiB in a second.
 const registerPerGiB = 100 * time.Millisecond
 
-// undoLimit bounds the wait for transports that still register a region which is closed or undone.
+// undoLimit bounds the wait for transports that still register a region which is closed or undone, and for those that
+// forget it, with registerPerGiB.
 const undoLimit = 30 * time.Second
 
 // registration is a region on one transport. It is immutable.
@@ -132,8 +134,8 @@ func (e *Engine) enroll(r *region) {
 // install registers a region on the transports of its kind. After an error nothing is left.
 func (e *Engine) install(r *region) *errs.Error {
 	r.on = make([]atomic.Pointer[registration], len(e.ports))
-	limit := e.config.Engine.RegisterTimeout + time.Duration(r.Size>>30)*registerPerGiB
 	var ctx context.Context
+	limit := e.config.Engine.RegisterTimeout + time.Duration(r.Size>>30)*registerPerGiB
 	ctx, r.registering.stop = context.WithTimeout(context.Background(), limit) // the last to answer stops it
 	asked := r.Region
 	asked.DMABuf, asked.Landing = e.export(r), r.landing()
@@ -376,18 +378,30 @@ func (e *Engine) deregister(r *region) {
 	if err := e.finishRegistering(ctx, r); err != nil {
 		e.log.Warn("deregister", "region", r.Name, "err", err)
 	}
+	var pinning sync.WaitGroup
 	for i, p := range e.ports {
-		if key := r.key(i); p.transport != nil && key != 0 {
+		switch key := r.key(i); {
+		case p.transport == nil || key == 0:
+		case p.info.Pins: // its driver may hang, and holds up none of the others
+			pinning.Go(func() { e.giveBack(p, r, key) })
+		default:
 			e.giveBack(p, r, key)
 		}
 	}
+	pinning.Wait()
 	e.regions.giveBack(r.ID)
 	e.rules.leave(r.rule)
 }
 
+// giveBack makes a transport forget a region. It returns when the transport has, however long its driver takes, and
+// says so where that is too long.
 func (e *Engine) giveBack(p *port, r *region, key transport.LocalKey) {
-	ctx, cancel := context.WithTimeout(context.Background(), undoLimit)
+	limit := e.regions.retire.limit(r)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		e.announce(&event.Event{Kind: event.RegionHeld, Transport: p.name, Rail: r.Name, Bytes: r.Size, Took: limit})
+	})()
 	if err := p.deregister(ctx, key); err != nil {
 		e.log.Warn("deregister", "transport", p.name, "region", r.Name, "err", err)
 	}

@@ -57,6 +57,8 @@ type stagePool struct {
 	region *region
 	seen   *remoteRegion // the region as links to our own engine name it
 	stage  plan.StageID
+
+	forgotten bool // its transports have been told to forget it; one call of endPool at a time has it
 }
 
 // stageSizes are those of each pool.
@@ -280,15 +282,21 @@ func (e *Engine) endPool(ctx context.Context, pool *stagePool) error {
 	if now, _ := pool.region.life.advance(eventClosed); now != regionClosed { // it was taken before
 		return nil
 	}
-	err := e.finishRegistering(ctx, pool.region)
-	if err == nil {
-		err = e.revoke(ctx, pool.region, nil, transport.ForGood)
+	if pool.forgotten {
+		return e.awaitForgotten(ctx, pool.region)
 	}
-	if err == nil {
+	if err := e.finishRegistering(ctx, pool.region); err != nil {
+		return err
+	}
+	if err := e.revoke(ctx, pool.region, nil, transport.ForGood); err != nil {
+		return err
+	}
+	pool.forgotten = true
+	e.regions.retire.start(pool.region, func() {
 		e.deregister(pool.region)
-		pool.region.life.advance(eventRetired)
-	}
-	return err
+		e.advance(pool.region, eventRetired)
+	})
+	return e.awaitForgotten(ctx, pool.region)
 }
 
 // closeStaging ends the use of pools by transports. No transfer is under way, and no pool comes or goes any more.

@@ -61,6 +61,7 @@ const (
 	LeaseMade
 	LeaseEnded
 	TransportStuck
+	RegionHeld
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -132,6 +133,8 @@ var kinds = [...]struct{ name, help string }{
 	TransportStuck: {"transport_stuck",
 		"`transport` stands still on a rail for `took`, and `note` says how. Requests that were to end wait for the " +
 			"return of a withdrawal: their memory may still be in use. Others take another way, if they have one."},
+	RegionHeld: {"region_held",
+		"`transport` has not let the closed region named in `rail` go for `took`: a driver may still use its `bytes`."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.
