@@ -20,6 +20,7 @@ import (
 //	BATCHES   1: its properties say that it has batches
 //	DELAY_US  0: the longest delay of an I/O; SEED of the delays and of the order, 1
 //	VERSION   1090
+//	LOST      1: it answers for the ends of runs also on a device that is lost
 //	PIN_MOST  bytes of a buffer that can be registered
 //	TMPFS     1: it takes files of tmpfs, as no library does, since folders of tests may be there
 type Settings map[string]string

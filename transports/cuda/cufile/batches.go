@@ -126,11 +126,11 @@ func (b *Batches) Collect(into []Ended, limit time.Duration) (n int) {
 }
 
 // ended asks a batch for the end of its run. The library copies bytes that were read to the device meanwhile: without
-// the device's context that fails, and the event is lost (seen with libcufile 1.14.1).
-// Without an answer the run stays under way: the device may be lost, and then nobody can say how far its runs are.
+// the device's context that fails, and the event is lost (seen with libcufile 1.14.1). So it is asked on a device that
+// is lost, too. Without an answer the run stays under way: nobody can say how far it is.
 func (b *Batches) ended(tag, least int, limit time.Duration, into *Ended) (has, answered bool) {
 	at := &b.batches[tag]
-	here, err := driver.Enter(at.ordinal)
+	here, err := driver.Reenter(at.ordinal)
 	if err != nil {
 		return false, false
 	}
@@ -168,7 +168,7 @@ func (b *Batches) Close() {
 		if at.handle == nil {
 			continue
 		}
-		if here, err := driver.Enter(at.ordinal); err == nil {
+		if here, err := driver.Reenter(at.ordinal); err == nil {
 			at.end(false)
 			here.Leave()
 		}

@@ -234,9 +234,43 @@ func TestBatchesAreUsedAgain(t *testing.T) {
 	})
 }
 
-// The runs of a device that is lost stay, since nobody can ask for their ends, and hold up none of another device.
-func TestALostDeviceHoldsNoOtherUp(t *testing.T) {
+// The library is asked for the ends of runs of a device that is lost, too. Their batches end, and those of another
+// device go on.
+func TestRunsOfALostDeviceEnd(t *testing.T) {
 	library := fake.Settings{}.Environment(fake.Library(t))
+	cuda.RunWith(t, cuda.Driver{}, nil, library, func(t *testing.T, gpu *cuda.Loaded) {
+		io, err := fake.Load()
+		require.NoError(t, err)
+		r := open(t, gpu)
+		gone, err := driver.Platform{}.Allocate(0, size)
+		require.NoError(t, err)
+		require.NoError(t, cufile.Keep(0, gone, size))
+		b := cufile.NewBatches(depth)
+		io.Hold(true)
+		run := &cufile.Run{File: r.handle, Ordinal: 0, Base: gone, Bytes: 4096}
+		for tag := range depth - 1 {
+			require.NoError(t, b.Post(run, tag))
+		}
+		gpu.Inject("copy", 1, 700, true)
+		require.Error(t, driver.Platform{}.Copy(gone, gone+2048, 1024))
+		require.Error(t, b.Post(run, depth-1), "no new ones")
+		require.NoError(t, b.Post(r.run(false, 0, 4096), depth-1))
+		io.Hold(false)
+		ends := collect(t, b, depth)
+		require.NoError(t, ends[depth-1].Err)
+		require.NoError(t, b.Post(r.run(false, 0, 4096), 0), "on another device than before")
+		require.NoError(t, collect(t, b, 1)[0].Err)
+		b.Close()
+		require.Zero(t, io.Stats().Batches)
+		require.Zero(t, io.Stats().UnderWay)
+		gpu.Forgive()
+		require.NoError(t, driver.Platform{}.Free(gone, size))
+	})
+}
+
+// Where the library does not answer for a device that is lost, its runs stay. They hold up none of another device.
+func TestALostDeviceHoldsNoOtherUp(t *testing.T) {
+	library := fake.Settings{"LOST": "0"}.Environment(fake.Library(t))
 	cuda.RunWith(t, cuda.Driver{}, nil, library, func(t *testing.T, gpu *cuda.Loaded) {
 		io, err := fake.Load()
 		require.NoError(t, err)

@@ -18,9 +18,17 @@ type Visit struct{ mode C.int }
 
 // Enter makes the primary context of a device current, for calls of other libraries of the vendor. The goroutine keeps
 // its thread until Leave, which the same goroutine calls.
-func Enter(ordinal int) (v Visit, err error) {
+func Enter(ordinal int) (Visit, error) {
+	if err := process().usable("cuda.enter", ordinal); err != nil {
+		return Visit{}, err
+	}
+	return Reenter(ordinal)
+}
+
+// Reenter is Enter also for a device that is lost: other libraries are asked there for the ends of work of before.
+func Reenter(ordinal int) (v Visit, err error) {
 	l := process()
-	if err = l.usable("cuda.enter", ordinal); err != nil {
+	if err = l.seen("cuda.enter", ordinal); err != nil {
 		return v, err
 	}
 	runtime.LockOSThread()

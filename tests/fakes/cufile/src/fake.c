@@ -5,8 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/statfs.h>
 #include <unistd.h>
@@ -26,6 +24,7 @@ static unsigned long randomness;
 static int (*peek)(void *, uint64_t, uint64_t, int);
 static int (*current)(void **);
 static int (*attribute)(void *, int, uint64_t);
+static int (*device)(int *);
 
 static struct fault {
 	char function[64];
@@ -38,13 +37,6 @@ static struct fault {
 #define BUFFERS 64
 #define OK ((error){0, 0})
 #define ERROR(code) ((error){code, 0})
-
-static long setting(const char *name, long otherwise) {
-	char key[64];
-	snprintf(key, sizeof key, "TENT_FAKECUFILE_%s", name);
-	const char *text = getenv(key);
-	return text && *text ? strtol(text, NULL, 10) : otherwise;
-}
 
 /* The nth call of a function from now on gives a code. Of "io" it is the nth I/O, which fails late with an errno, and of
  * "short" the nth I/O, of which half is carried out. The lock is held. */
@@ -110,6 +102,9 @@ static int without_context(void) {
 	return current(&context) || !context;
 }
 
+/* A sticky error has ended the context, and each call there gives it. */
+static int lost(void) { return device(&(int){0}); }
+
 /* A signal would end the process by an assertion of the library. */
 static void want_no_signals(void) {
 	sigset_t now;
@@ -126,7 +121,8 @@ static int load_driver(void) {
 	peek = (int (*)(void *, uint64_t, uint64_t, int))dlsym(cuda, "fakecuda_peek");
 	current = (int (*)(void **))dlsym(cuda, "cuCtxGetCurrent");
 	attribute = (int (*)(void *, int, uint64_t))dlsym(cuda, "cuPointerGetAttribute");
-	return peek && current && attribute;
+	device = (int (*)(int *))dlsym(cuda, "cuCtxGetDevice");
+	return peek && current && attribute && device;
 }
 
 API error cuFileDriverOpen(void) {
@@ -458,6 +454,8 @@ API error cuFileBatchIOGetStatus(struct batch *b, unsigned least, unsigned *coun
 	want_no_signals();
 	if (without_context())
 		wrong("GetStatus without a current context, which would lose events");
+	if (!setting("LOST", 1) && lost())
+		return leave(CUDA_ERROR);
 	struct timespec until;
 	clock_gettime(CLOCK_REALTIME, &until);
 	if (limit) {

@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/types.h>
 #include <time.h>
 
@@ -86,5 +88,13 @@ struct batch {
 struct stats {
 	int64_t handles, buffers, batches, under_way, moved, submits, cancels, drivers, faults;
 };
+
+/* A setting of the process. */
+static long setting(const char *name, long otherwise) {
+	char key[64];
+	snprintf(key, sizeof key, "TENT_FAKECUFILE_%s", name);
+	const char *text = getenv(key);
+	return text && *text ? strtol(text, NULL, 10) : otherwise;
+}
 
 #endif
