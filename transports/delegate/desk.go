@@ -63,10 +63,15 @@ func (s *served) running() bool {
 	}
 }
 
-// listen notes a peer that hears of fences. Beyond listenersMost another one does so no more.
-func (d *desk) listen(from transport.Peer) {
+// listen notes a peer that hears of fences, and reports whether it did not before. Beyond listenersMost another one
+// does so no more.
+func (d *desk) listen(from transport.Peer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if _, known := d.listeners[from.ID]; known {
+		d.listeners[from.ID] = from
+		return false
+	}
 	if d.listeners == nil {
 		d.listeners = make(map[transport.ID]transport.Peer)
 	}
@@ -77,6 +82,7 @@ func (d *desk) listen(from transport.Peer) {
 		delete(d.listeners, id)
 	}
 	d.listeners[from.ID] = from
+	return true
 }
 
 // listening lists those that hear of a fence for one of them, or for all.
@@ -193,7 +199,9 @@ func (t *delegate) Serve(ctx context.Context, from transport.Peer, b []byte) ([]
 		t.hear(from.ID, transport.RemoteKey(m.lane), transport.Epoch(m.seq))
 		return nil, nil
 	case hello, begin:
-		t.desk.listen(from)
+		if t.desk.listen(from) { // fences of before are behind the epoch that it has, or it would be refused for good
+			t.welcome(from)
+		}
 	}
 	if m.kind == hello {
 		return (&answer{state: unknown}).encode(), nil
@@ -217,6 +225,20 @@ func (t *delegate) Serve(ctx context.Context, from transport.Peer, b []byte) ([]
 	case <-ctx.Done():
 	}
 	return (&answer{state: pending}).encode(), nil
+}
+
+// welcome lets a peer hear of the newest fence of before.
+func (t *delegate) welcome(from transport.Peer) {
+	epoch := t.newest.Load()
+	if epoch == 0 {
+		return
+	}
+	t.life.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), transport.HearingLimit)
+		defer cancel()
+		m := message{kind: fenced, seq: epoch} // of no region: the epoch alone
+		_, _ = t.host.Call(ctx, from, m.encode(nil))
+	})
 }
 
 // hear reports a fence of a peer's region.

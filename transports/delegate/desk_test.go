@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -130,6 +131,31 @@ func TestAFenceIsHeardFromItsOwnerByThoseThatItIsFor(t *testing.T) {
 	require.Empty(t, asker.fences)
 	require.NoError(t, owner.open.Revoke(t.Context(), transport.LocalKey(key), nil, 6))
 	require.Equal(t, []transport.Epoch{6}, asker.fences)
+}
+
+// A peer may read the description of a region, and greet its owner behind a fence of it. Its orders would be refused
+// for good with the epoch of before.
+func TestAPeerThatGreetsHearsOfTheFenceOfBefore(t *testing.T) {
+	asker, owner, slice := pair(t)
+	key := slice().RemoteKey
+	fences := func() []transport.Epoch {
+		asker.mu.Lock()
+		defer asker.mu.Unlock()
+		return slices.Clone(asker.fences)
+	}
+	d := &owner.open.(*delegate).desk
+	greeted := func() bool { return len(d.listening(nil)) == 1 }
+	require.Eventually(t, greeted, patience, time.Millisecond)
+	d.mu.Lock()
+	clear(d.listeners)
+	d.mu.Unlock()
+	require.NoError(t, owner.open.Revoke(t.Context(), transport.LocalKey(key), nil, 6))
+	require.Empty(t, fences())
+	for range 2 {
+		serve(t, owner, asker.self, &message{kind: hello, seq: 1})
+	}
+	require.Eventually(t, func() bool { return len(fences()) == 1 }, patience, time.Millisecond)
+	require.Equal(t, []transport.Epoch{6}, fences())
 }
 
 func TestTheListenersOfFencesAreBounded(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/config"
@@ -64,6 +65,7 @@ type delegate struct {
 	links    kit.Links[link]
 	regions  kit.Slots[transport.LocalKey, region]
 	desk     desk
+	newest   atomic.Uint64 // epoch of a fence: peers that greet us later hear of it
 }
 
 // region is registered memory: that of a device, or lent.
@@ -102,6 +104,9 @@ func (t *delegate) Revoke(ctx context.Context, key transport.LocalKey, peer *tra
 	}
 	r.door.Shut(peer, epoch)
 	if epoch != transport.ForGood {
+		for before := t.newest.Load(); uint64(epoch) > before; before = t.newest.Load() {
+			t.newest.CompareAndSwap(before, uint64(epoch))
+		}
 		t.tell(ctx, key, peer, epoch) // before its orders fail: the next ones have the epoch
 	}
 	return t.desk.halt(ctx, func(from transport.ID, s *served) bool {
