@@ -147,7 +147,7 @@ func epollModify(epfd, fd int, event *unix.EpollEvent) {
 
 // spinBytes is the longest burst after which looking for the next one pays. Its sender goes on when it has heard of the
 // end. Between the pieces of much payload a sleep costs less than looks: the sender is busy filling the socket, and
-// wants the core (docs/design/decisions 0211).
+// wants the core (docs/design/decisions 0204).
 const spinBytes = 512 << 10
 
 // serve handles an event of a connection. A goroutine that reads it meanwhile arms it afterwards.
