@@ -78,7 +78,7 @@ func (e *Engine) cancelNote(b *batch) bool {
 		e.limitNote(t)
 		return true
 	}
-	e.notifier.forgo(t)
+	_, _ = e.notifier.forgo(t) // it was not sent
 	b.failure = unsent()
 	e.mirror(b.id, now)
 	return true

@@ -31,6 +31,7 @@ type region struct {
 	lease       *lease          // it is one, and no region by itself; nil: it is a region
 	parts       parts           // its leases
 	out         atomic.Bool     // no peer can reach it any more
+	pinned      bool            // it is for a transport that pins pages
 
 	// uses counts local transfers, +1 while the region is open; the call that takes it to 0 deregisters.
 	uses   atomic.Int64
@@ -215,7 +216,7 @@ func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) error {
 	r := e.regions.leave(id)
 	if r == nil {
-		return e.awaitForgotten(ctx, e.regions.retire.find(func(r *region) bool { return r.ID == id }))
+		return e.awaitDrivers(ctx, e.regions.retire.find(func(r *region) bool { return r.ID == id }))
 	}
 	r.life.advance(eventClosed)
 	if r.lease != nil {
@@ -231,22 +232,27 @@ func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) e
 	if err == nil && r.lease != nil {
 		e.leaseEnded(r, why)
 		r.unuse()
-		return e.awaitForgotten(ctx, r)
+		return e.awaitDrivers(ctx, r)
 	}
 	e.announce(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
 	if err == nil {
 		r.unuse()
-		err = e.awaitForgotten(ctx, r)
+		err = e.awaitDrivers(ctx, r)
 	}
 	return err
 }
 
-// awaitForgotten waits for the transports that are forgetting a region; nil is none. Pages that a driver has pinned are
-// not the caller's: the driver would copy them in place of others that come to their addresses.
-func (e *Engine) awaitForgotten(ctx context.Context, r *region) error {
-	if r == nil {
+// awaitDrivers waits for the transports that are forgetting a region, if one pins pages; nil is none. Pages that a
+// driver has pinned are not the caller's: the driver would copy them in place of others that come to their addresses.
+func (e *Engine) awaitDrivers(ctx context.Context, r *region) error {
+	if r == nil || !r.pinned {
 		return nil
 	}
+	return e.awaitForgotten(ctx, r)
+}
+
+// awaitForgotten waits for the transports that are forgetting a region.
+func (e *Engine) awaitForgotten(ctx context.Context, r *region) error {
 	ctx, cancel := context.WithTimeout(ctx, e.regions.retire.limit(r))
 	defer cancel()
 	if e.regions.retire.waitFor(ctx, r) {
@@ -261,12 +267,16 @@ func (e *Engine) awaitForgotten(ctx context.Context, r *region) error {
 // pinned takes them for those of now.
 func (e *Engine) awaitFormer(now *region) *errs.Error {
 	former := func(r *region) bool {
-		return r.lease == nil && r.life.state() != regionOpen && r.life.state() != regionNew &&
+		return r.pinned && r.lease == nil && r.life.state() != regionOpen && r.life.state() != regionNew &&
 			r.Addr < now.Addr+uintptr(now.Size) && now.Addr < r.Addr+uintptr(r.Size)
+	}
+	r := e.regions.retire.find(former)
+	if r == nil {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.regions.retire.limit(now))
 	defer cancel()
-	for r := e.regions.retire.find(former); r != nil; r = e.regions.retire.find(former) {
+	for ; r != nil; r = e.regions.retire.find(former) {
 		if !e.regions.retire.waitFor(ctx, r) {
 			return errs.New(errs.Timeout, "register",
 				"a driver has not let the closed region %s go, of the same memory", r.label()).

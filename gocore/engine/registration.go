@@ -150,7 +150,7 @@ func (e *Engine) install(r *region) *errs.Error {
 		}
 	}
 	answers := make(chan *errs.Error, len(slow))
-	if len(slow) > 0 {
+	if r.pinned = len(slow) > 0; r.pinned {
 		r.registering.pending, r.registering.settled = slices.Clone(slow), make(chan struct{})
 	}
 	for _, p := range slow {
