@@ -265,7 +265,8 @@ def call_to_end(function: Callable[[], object], hurry: Callable[[], object]) -> 
         return
     errors: list[BaseException] = []
     ended: list[bool] = []
-    turn, end = threading.Lock(), _End()
+    turn = threading.Lock()
+    end = _End()
 
     def run() -> None:
         if not turn.acquire(blocking=False):

@@ -52,6 +52,7 @@ func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 		c.timers.Stop(&r.timer)
 	}
 	if !change.From.Ended() && change.To.Ended() {
+		c.timers.Stop(&r.timer) // of one that was fenced, see awaitEnd
 		c.unplug(r, now)
 	}
 	if change.Recovered() {

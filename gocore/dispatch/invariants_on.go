@@ -171,7 +171,7 @@ func (c *Core) checkRail(l *link, r *railState) {
 		violated("rail %s is %v with its breaker open: %v", r.name(), state, r.life.Breaker.Open())
 	case state.Ended() == listed:
 		violated("rail %s is %v, and its NIC %s lists it: %v", r.name(), state, r.device.key.name, listed)
-	case !state.Usable() && r.timer.Armed():
+	case !state.Usable() && state != rail.Condemned && r.timer.Armed():
 		violated("rail %s is %v and has a timer", r.name(), state)
 	case !state.Healthy() && state != rail.Paused && r.rank != rankNever, r.rank < l.rank:
 		violated("rail %s is %v with rank %d, the best of its link is %d", r.name(), state, r.rank, l.rank)
