@@ -13,12 +13,12 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import random_devices_side as side
 from gpu import REAL, driver
+from random_model import Flight, Ranges
 
 from tent.testing import PeerProcess
 
@@ -43,15 +43,15 @@ WORLDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Place:
+class Place(Ranges):
     """Memory of a process, with the bytes beside its region, and the model of them. Those that a transfer may write
     are not known."""
 
     def __init__(self, peer: PeerProcess, name: str, kind: str) -> None:
+        super().__init__(side.BAND)
         self.peer, self.name, self.kind, self.size = peer, name, kind, SIZES[name]
         self.model = np.zeros(self.size + 2 * side.BAND, np.uint8)
         self.known = np.ones(self.model.size, bool)
-        self.busy: list[tuple[int, int, str]] = []  # begin, end, "source" or "destination"
         self.fenced = False
 
     @property
@@ -76,35 +76,6 @@ class Place:
         wrong = np.flatnonzero((self.read() != self.model) & self.known)
         at = wrong[0] - side.BAND if wrong.size else 0
         assert not wrong.size, f"{when}: {wrong.size} bytes of {self.name} ({self.kind}) are wrong, from {at} on"
-
-    def take(self, begin: int, end: int, kind: str) -> bool:
-        """Enters a use of bytes by a transfer, if it disturbs no other one."""
-        if any(a < end and begin < b and "destination" in (kind, other) for a, b, other in self.busy):
-            return False
-        self.busy.append((begin, end, kind))
-        return True
-
-
-@dataclass(eq=False)
-class Flight:
-    """A transfer under way: from the process of `near`, between there and `far`, of (near, far, length)."""
-
-    number: int
-    op: str
-    near: Place
-    far: Place
-    moves: list[tuple[int, int, int]]
-    sent: list[Any]  # the source's bytes of each, and whether they were known
-    excused: bool  # it may fail
-
-    @property
-    def ends(self) -> tuple[Place, Place]:
-        return (self.near, self.far) if self.op == "write" else (self.far, self.near)
-
-    def ranges(self, of: Place) -> list[tuple[int, int]]:
-        return [
-            (at + side.BAND, at + side.BAND + n) for a, b, n in self.moves for at in ((a if of is self.near else b),)
-        ]
 
 
 class Program:

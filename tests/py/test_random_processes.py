@@ -12,11 +12,11 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import random_side as side
+from random_model import Flight, Ranges
 
 from tent.testing import PeerProcess
 
@@ -32,15 +32,15 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-class Place:
+class Place(Ranges):
     """A region of a process, and the model of its bytes. Those that a transfer may write are not known."""
 
     def __init__(self, peer: PeerProcess, name: str, address: int, bytes_: bytes) -> None:
+        super().__init__()
         self.peer, self.name, self.address = peer, name, address
         self.memory = os.open(f"/proc/{peer.pid}/mem", os.O_RDWR)
         self.model = np.frombuffer(bytes_, np.uint8).copy()
         self.known = np.ones(self.model.size, bool)
-        self.busy: list[tuple[int, int, str]] = []  # begin, end, "source" or "destination"
         self.write(0, bytes_)
 
     def read(self, begin: int, end: int) -> Any:
@@ -56,33 +56,6 @@ class Place:
     def check(self, when: str) -> None:
         wrong = np.flatnonzero((self.read(0, self.model.size) != self.model) & self.known)
         assert not wrong.size, f"{when}: {wrong.size} bytes of {self.name} are wrong, from {wrong[0]} on"
-
-    def take(self, begin: int, end: int, kind: str) -> bool:
-        """Enters a use of bytes by a transfer, if it disturbs no other one."""
-        if any(a < end and begin < b and "destination" in (kind, other) for a, b, other in self.busy):
-            return False
-        self.busy.append((begin, end, kind))
-        return True
-
-
-@dataclass(eq=False)
-class Flight:
-    """A transfer under way: from the process of `near`, between there and `far`, of (near, far, length)."""
-
-    number: int
-    op: str
-    near: Place
-    far: Place
-    moves: list[tuple[int, int, int]]
-    sent: list[Any]  # the source's bytes of each, and whether they were known
-    excused: bool  # it may fail
-
-    @property
-    def ends(self) -> tuple[Place, Place]:
-        return (self.near, self.far) if self.op == "write" else (self.far, self.near)
-
-    def ranges(self, of: Place) -> list[tuple[int, int]]:
-        return [(a, a + n) if of is self.near else (b, b + n) for a, b, n in self.moves]
 
 
 class Program:
