@@ -95,6 +95,29 @@ func TestALoneSliceThatIsForgottenIsSentAgainSoon(t *testing.T) {
 	}
 }
 
+// A peer that is stopped answers no probe, and its system takes the bytes of each. Nothing else moves.
+func TestAProbeThatASystemTakesIsNoSignOfItsProcess(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.ends(1, 0, [2]string{"a", "A"})
+	p := to(r.core, id)
+	r.warm(p)
+	r.submit(p, High, kib, clock.Never)
+	probed, signs := false, transport.Signs{}
+	for end := r.now.Add(2 * time.Second); r.now < end; {
+		r.now = min(end, max(r.core.Deadline(), r.now+1))
+		r.step()
+		doubts, probes := r.questions()
+		if probed = probed || len(probes) > 0; probed {
+			signs.Heard, signs.Moved = r.now, r.now
+		}
+		for _, doubt := range doubts {
+			r.core.Liveness(Question{Link: id, Rail: doubt}, signs, r.now)
+		}
+	}
+	require.True(t, probed)
+	require.Contains(t, r.kinds(), event.PeerSilent)
+}
+
 // Bytes that are not acknowledged are on their way, and a peer that holds the rail up has them.
 func TestASliceOnItsWayIsNotForgotten(t *testing.T) {
 	for _, signs := range []transport.Signs{{Unacked: true}, {Held: true}} {

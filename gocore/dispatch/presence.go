@@ -322,7 +322,7 @@ func (c *Core) Liveness(q Question, signs transport.Signs, now clock.Time) {
 	if signs.Spoke != 0 {
 		c.peerSpoke(p, c.awake(signs.Spoke), now)
 	}
-	if signs.Moved != 0 {
+	if signs.Moved != 0 && !r.life.Start.Probing() { // else it may be the probe that moves, into the peer's system
 		moved := c.awake(signs.Moved)
 		r.noted, p.moved = max(r.noted, moved), max(p.moved, moved)
 	}

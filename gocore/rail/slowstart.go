@@ -44,6 +44,9 @@ func (s *SlowStart) Ask(every time.Duration, now clock.Time) (due bool, next clo
 	return true, now.Add(every)
 }
 
+// Probing reports whether a probe is under way.
+func (s *SlowStart) Probing() bool { return s.probing }
+
 // Answered notes a good answer to a probe and returns how many came in a row.
 func (s *SlowStart) Answered() int {
 	s.probing, s.bad = false, 0
