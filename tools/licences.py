@@ -4,7 +4,8 @@
     licences.py --check        # exits with 1 if it is old
     licences.py --sbom FILE    # instead writes the same parts as a software bill of materials (CycloneDX 1.5)
 
-The texts come from the module cache, which go.sum holds to their hashes. Wheel and sdist carry the file
+The texts come from the module cache, which go.sum holds to their hashes, and that of Go from its folder. Packages of Go
+(PyPI's, Debian's) leave it out there: then it is the one that the file has. Wheel and sdist carry the file
 (pyproject.toml), and the wheel its own bill of materials (setup.py, PEP 770); tests/py/test_packaging.py and
 tools/wheels.py compare both lists with the modules that the linked extension names itself.
 """
@@ -72,21 +73,27 @@ def parts(go: str) -> list[Part]:
         subprocess.check_output([go, "env", key], env=env, cwd="/", text=True).strip()
         for key in ("GOROOT", "GOVERSION")
     )
-    found = [Part(GO, version, notices(Path(root), set()))]
+    found = [Part(GO, version, notices(Path(root), set()) or kept_of_go())]
     for (name, version, top), packages in sorted(folders.items()):
         found.append(Part(name, version, notices(Path(top), packages)))
     return found
 
 
 def notices(top: Path, packages: set[Path]) -> tuple[tuple[str, str], ...]:
-    """The notices of a module: at its top, and on the way down to the packages that are linked."""
+    """The notices of a module: at its top, and on the way down to the packages that are linked. None if it has none,
+    which Part.licence refuses."""
     folders = {top}
     for package in packages:
         folders |= {folder for folder in (package, *package.parents) if folder.is_relative_to(top)}
     files = sorted(f for folder in folders for f in folder.iterdir() if f.is_file() and NOTICES.fullmatch(f.name))
-    if not files:
-        raise SystemExit(f"{top} has no licence")
     return tuple((str(f.relative_to(top)), f.read_text(encoding="utf-8", errors="replace")) for f in files)
+
+
+def kept_of_go() -> tuple[tuple[str, str], ...]:
+    """The notices of Go that FILE has. They are the same for every release of Go that can build tent."""
+    heads_and_texts = [part.strip() for part in FILE.read_text(encoding="utf-8").split(RULE)][1:]
+    sections = zip(heads_and_texts[::2], heads_and_texts[1::2])
+    return tuple((head.rpartition(": ")[2], text) for head, text in sections if head.startswith(GO))
 
 
 def text(found: list[Part]) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 
 import build_gotent
+import interpreters
 import licences
 import pytest
 import wheels
@@ -96,3 +99,24 @@ def test_every_component_of_a_bill_is_known_by_its_reference() -> None:
     assert bill["dependencies"] == [{"ref": subject["bom-ref"], "dependsOn": references}]
     assert len(set(references)) == len(parts)
     assert all(component["licenses"] == [{"expression": "MIT"}] for component in bill["components"])
+
+
+def test_a_go_without_its_notices_has_those_of_the_tree(tmp_path: Path) -> None:
+    """Go's packages of PyPI and of Debian leave them out. Such a Go builds the wheel of a machine that had none."""
+    real = Path(subprocess.check_output([interpreters.go_command(), "env", "GOROOT"], text=True, cwd="/").strip())
+    for entry in real.iterdir():
+        if entry.is_dir() and entry.name != "bin":
+            (tmp_path / entry.name).symlink_to(entry)
+    (tmp_path / "go.env").symlink_to(real / "go.env")
+    (tmp_path / "VERSION").symlink_to(real / "VERSION")
+    (tmp_path / "bin").mkdir()
+    shutil.copy(real / "bin" / "go", tmp_path / "bin")  # its folder is where it lies
+    found = licences.parts(str(tmp_path / "bin" / "go"))
+    assert found[0].licence == "BSD-3-Clause" and [name for name, _ in found[0].notices] == ["LICENSE", "PATENTS"]
+    assert licences.text(found) == licences.FILE.read_text(encoding="utf-8")
+
+
+def test_a_module_without_a_notice_is_refused(tmp_path: Path) -> None:
+    part = licences.Part("example.org/a", "v1", licences.notices(tmp_path, set()))
+    with pytest.raises(SystemExit, match=r"example\.org/a"):
+        licences.bill([part], "1")
