@@ -157,7 +157,7 @@ uint64_t fake_reserve(uint64_t size) {
 	return start;
 }
 
-static int unreachable(struct range *r, int device) {
+static int out_of_reach(struct range *r, int device) {
 	return r->kind == RESERVED || (r->kind == MAPPED && !(r->access & 1u << device));
 }
 
@@ -165,7 +165,7 @@ static int unreachable(struct range *r, int device) {
 static int resolve(uint64_t address, int device, uint64_t *bytes, char **at, struct physical **holds, int *pageable) {
 	struct range *r = fake_find(address);
 	*holds = NULL;
-	if (r && unreachable(r, device))
+	if (r && out_of_reach(r, device))
 		return INVALID_VALUE;
 	if (!r || r->kind == PINNED) {
 		*pageable |= !r;
