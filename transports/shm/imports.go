@@ -154,6 +154,7 @@ func (l *link) unmap(m *mapping) {
 	l.fresh = slices.DeleteFunc(l.fresh, func(s span) bool { return s.addr-m.addr < m.size })
 	if !m.kept {
 		_ = unix.MunmapPtr(mem.Pointer(m.addr), m.size)
+		l.t.mapped.Add(-int64(m.size))
 	}
 }
 
@@ -226,11 +227,15 @@ func (l *link) mapLocked(r *imported) error {
 		if r.writes {
 			flags = unix.O_RDWR
 		}
-		fd, err := l.access.Fetch(d.File, flags)
+		fetch := l.access.Fetch
+		if d.Named {
+			fetch = l.access.FetchUnnamed
+		}
+		fd, err := fetch(d.File, flags)
 		if err != nil {
 			return err
 		}
-		m, err = mapFile(fd, key, d.Named)
+		m, err = l.t.mapFile(fd, key, d.Named)
 		_ = unix.Close(fd)
 		if err != nil {
 			return err
@@ -251,15 +256,28 @@ func (l *link) mapLocked(r *imported) error {
 	return nil
 }
 
+// mappedMost bounds the addresses that files of peers take together, to a quarter of those of a process. A peer's file
+// can be as long as that and have no bytes, and without addresses the process would end.
+const mappedMost = 1 << 45
+
 // mapFile maps a whole file. One without a name must be sealed against becoming shorter; one with a name cannot be, and
 // copies from behind its end are errors. A child that is forked does not get the mapping: no slot would speak for it.
-func mapFile(fd int, key mapped, named bool) (*mapping, error) {
+func (t *Transport) mapFile(fd int, key mapped, named bool) (m *mapping, err error) {
 	if !named && !sealed(fd) {
 		return nil, errs.New(errs.PermissionDenied, "shm.import", "the file behind the region can become shorter")
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			t.mapped.Add(-st.Size)
+		}
+	}()
+	if all := t.mapped.Add(st.Size); all > mappedMost {
+		return nil, errs.New(errs.TooManyRequests, "shm.import", "files of peers would take %d bytes of addresses: at "+
+			"most %d are allowed", all, int64(mappedMost))
 	}
 	prot := unix.PROT_READ
 	if key.writable {
@@ -269,7 +287,7 @@ func mapFile(fd int, key mapped, named bool) (*mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &mapping{key: key, addr: uintptr(at), size: uintptr(st.Size)}
+	m = &mapping{key: key, addr: uintptr(at), size: uintptr(st.Size)}
 	if err := madvise(m.addr, m.size, unix.MADV_DONTFORK); err != nil {
 		_ = unix.MunmapPtr(at, m.size)
 		return nil, err

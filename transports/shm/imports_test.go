@@ -1,15 +1,19 @@
 package shm
 
 import (
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
+	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
@@ -107,4 +111,73 @@ func TestADescriptorNamesAPlaceOfAManifest(t *testing.T) {
 			require.Equal(t, errs.InvalidArgument, err.Code)
 		}
 	}
+}
+
+// offered is the descriptor of a region that peers may write.
+func offered(t *testing.T, a *alone) transport.Descriptor {
+	t.Helper()
+	_, d, err := a.tr.Register(t.Context(), mem.Region{Addr: 1 << 30, Size: 4096, Permission: mem.GlobalReadWrite,
+		Fd: -1})
+	require.NoError(t, err)
+	return d
+}
+
+// lie makes a manifest list a file for a region that was registered before.
+func lie(t *testing.T, a *alone, d transport.Descriptor, fd int, named bool, at, size uint64) {
+	t.Helper()
+	name, e := readDescriptor(d, a.Self().ID)
+	require.Nil(t, e)
+	f, err := vm.FileOf(fd)
+	require.NoError(t, err)
+	a.tr.Manifest.Write(name.Index, name.Generation, &manifest.Region{Addr: 1 << 30, Size: size,
+		Allows: mem.GlobalReadWrite, Shared: true, File: f, Named: named, At: at})
+}
+
+// An owner that holds a file by O_PATH need not be allowed to read or write it. Its peers may be, and do neither in its
+// place.
+func TestNoFileThatHasANameIsMapped(t *testing.T) {
+	a, number, _ := newAlone(t, Settings{reach: reachMapped})
+	path := t.TempDir() + "/secret"
+	require.NoError(t, os.WriteFile(path, make([]byte, 4096), 0o600))
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	d := offered(t, a)
+	lie(t, a, d, fd, true, 0, 4096)
+	remote, err := a.tr.Import(number, d)
+	require.NoError(t, err)
+	require.Zero(t, a.tr.links.Lookup(number).find(remote).base)
+}
+
+// A file may be as long as the address space and have no bytes. Peers that show such files leave us addresses: without
+// any, the next allocation of the program would be its end.
+func TestFilesOfPeersLeaveUsAddresses(t *testing.T) {
+	a, number, _ := newAlone(t, Settings{reach: reachMapped})
+	l := a.tr.links.Lookup(number)
+	mapped := 0
+	for bytes := int64(1 << 46); bytes >= 1<<30; bytes /= 2 {
+		for range 2 {
+			fd, err := unix.MemfdCreate("long", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+			require.NoError(t, err)
+			defer unix.Close(fd)
+			require.NoError(t, unix.Ftruncate(fd, bytes))
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+			require.NoError(t, err)
+			d := offered(t, a)
+			lie(t, a, d, fd, false, uint64(bytes)-4096, 4096)
+			remote, err := a.tr.Import(number, d)
+			require.NoError(t, err)
+			if l.find(remote).base != 0 {
+				mapped++
+			}
+		}
+	}
+	require.Positive(t, mapped, "those for which there is room")
+	room, err := unix.MmapPtr(-1, 0, nil, 1<<45, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	require.NoError(t, err)
+	require.NoError(t, unix.MunmapPtr(room, 1<<45))
+	require.LessOrEqual(t, a.tr.mapped.Load(), int64(mappedMost))
+	a.tr.Detach(number)
+	<-l.Done()
+	require.Zero(t, a.tr.mapped.Load())
 }

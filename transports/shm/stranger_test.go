@@ -235,11 +235,11 @@ func TestFilesThatCanBecomeShorterAreNotMapped(t *testing.T) {
 	require.NoError(t, err)
 	defer unix.Close(fd)
 	require.NoError(t, unix.Ftruncate(fd, 4096))
-	_, err = mapFile(fd, mapped{}, false)
+	_, err = new(Transport).mapFile(fd, mapped{}, false)
 	require.ErrorContains(t, err, "can become shorter")
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
 	require.NoError(t, err)
-	m, err := mapFile(fd, mapped{}, false)
+	m, err := new(Transport).mapFile(fd, mapped{}, false)
 	require.NoError(t, err)
 	require.NoError(t, unix.MunmapPtr(mem.Pointer(m.addr), m.size))
 }

@@ -86,6 +86,7 @@ type Transport struct {
 	regions  kit.Slots[transport.LocalKey, region]
 	memory   memory
 	copier   *copying.Copier
+	mapped   atomic.Int64 // bytes of files of peers
 
 	queue    queue
 	crew     crew

@@ -137,9 +137,18 @@ func (a *Access) part() {
 	a.process, a.space, a.Offers = nil, nil, nil
 }
 
-// Fetch opens a file that the peer holds open, by its /proc entry. Of pidfd_getfd, a socket's SCM_RIGHTS and this, it
+// Fetch opens a memfd that the peer holds open, by its /proc entry. Of pidfd_getfd, a socket's SCM_RIGHTS and this, it
 // is the way that works under every scope of Yama, across network namespaces, and with less access than the peer has.
 func (a *Access) Fetch(f vm.File, flags int) (int, error) {
+	return a.open((*vm.Process).Reopen, f, flags)
+}
+
+// FetchUnnamed does the same with a file of a file system that has no name any more.
+func (a *Access) FetchUnnamed(f vm.File, flags int) (int, error) {
+	return a.open((*vm.Process).ReopenUnnamed, f, flags)
+}
+
+func (a *Access) open(by func(*vm.Process, vm.File, int) (int, error), f vm.File, flags int) (int, error) {
 	process := a.process
 	if process == nil { // our own
 		own, err := vm.Open(a.p.Me.PID, a.p.Me.Started)
@@ -149,5 +158,5 @@ func (a *Access) Fetch(f vm.File, flags int) (int, error) {
 		defer own.Close()
 		process = own
 	}
-	return process.Reopen(f, flags)
+	return by(process, f, flags)
 }

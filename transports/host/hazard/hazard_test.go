@@ -325,6 +325,16 @@ func TestPageOfAnotherKindIsRefused(t *testing.T) {
 	_, err = NewView(plain)
 	require.ErrorContains(t, err, "header")
 
+	huge, err := unix.MemfdCreate("huge", unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB)
+	if err == nil { // there need not be a page
+		defer unix.Close(huge)
+		require.NoError(t, unix.Ftruncate(huge, 2<<20))
+		_, err = unix.FcntlInt(uintptr(huge), unix.F_ADD_SEALS, sealed)
+		require.NoError(t, err)
+		_, err = NewView(huge)
+		require.ErrorContains(t, err, "huge pages")
+	}
+
 	table, page, _, _ := pair(t)
 	_ = table
 	require.ErrorIs(t, unix.Ftruncate(page.Fd(), 0), unix.EPERM, "nobody makes a page shorter")

@@ -136,6 +136,11 @@ func open(fd int) (s shared, err error) {
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 		return s, fmt.Errorf("the page is not a sealed memfd (seals %#x, %v)", seals, err)
 	}
+	// Somebody may take the huge pages out of a memfd, and the kernel have no others: a touch would end the process.
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type == unix.HUGETLBFS_MAGIC {
+		return s, fmt.Errorf("the page is made of huge pages (%v)", err)
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return s, fmt.Errorf("fstat of the page: %w", err)

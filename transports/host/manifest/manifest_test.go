@@ -229,6 +229,17 @@ func TestMalformedManifestIsRefused(t *testing.T) {
 		_, _, err := Meet(me, m.Claims(me), ours)
 		require.ErrorContains(t, err, "it begins with")
 	}
+	huge, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB)
+	if err == nil { // there need not be a page
+		defer unix.Close(huge)
+		require.NoError(t, unix.Ftruncate(huge, 2<<20))
+		_, err = unix.FcntlInt(uintptr(huge), unix.F_ADD_SEALS, seals)
+		require.NoError(t, err)
+		f, err := vm.FileOf(huge)
+		require.NoError(t, err)
+		_, _, err = Meet(me, Claim{me.PID, me.Started, f}, ours)
+		require.ErrorContains(t, err, "huge pages")
+	}
 	short := newManifest(t, ours)
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	require.NoError(t, err)

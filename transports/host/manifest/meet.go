@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -68,12 +69,18 @@ func read(fd int, uid uint32, id ID) (*View, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
 	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return nil, err
+	}
 	has, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("it is not a memfd: %w", err)
 	case has&seals != seals:
 		return nil, fmt.Errorf("it is not sealed: %#x", has)
+	case fs.Type == unix.HUGETLBFS_MAGIC: // somebody may take its pages, and the kernel have no others to touch
+		return nil, errors.New("it is made of huge pages")
 	case st.Uid != uid:
 		return nil, fmt.Errorf("user %d has made it, we are user %d", st.Uid, uid)
 	case st.Size < headBytes || st.Size > int64(sizeOf(CountMax)):

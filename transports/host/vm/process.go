@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -190,36 +191,66 @@ func FileOf(fd int) (File, error) {
 	return File{uint32(fd), st.Dev, st.Ino}, err
 }
 
-// Reopen opens a file of the process anew, with other flags if wanted. A file that the peer has open for writing is
-// opened with O_RDONLY, for instance. The file may be a memfd or a deleted one. It needs the right to read only. The
-// descriptor is the caller's. The error wraps ENOENT or ESTALE where the process has closed the file.
+// Reopen opens a memfd of the process anew, with other flags if wanted. One that the peer has open for writing is
+// opened with O_RDONLY, for instance. It needs the right to read only. The descriptor is the caller's. The error wraps
+// ENOENT or ESTALE where the process has closed the file.
 func (p *Process) Reopen(f File, flags int) (int, error) {
-	fd, err := unix.Open(p.path(f), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err == nil && p.Ended() { // then the path may have led to another process
-		_ = unix.Close(fd)
-		err = unix.ESRCH
-	} else if err != nil && p.reused(f) { // by a file that nobody can open anew, such as a socket
-		return -1, p.closed(f)
+	return p.reopen(f, flags, func(held int, _ *unix.Statx_t) error {
+		if title, err := os.Readlink(heldPath(held)); err != nil || !strings.HasPrefix(title, "/memfd:") {
+			return fmt.Errorf("it is %q, and no memfd: %w", title, unix.EPERM)
+		}
+		return nil
+	})
+}
+
+// ReopenUnnamed does the same with a file of a file system that has no name any more. One that has a name may be
+// somebody else's: the process may show it without the right to open it (open(2), O_PATH).
+func (p *Process) ReopenUnnamed(f File, flags int) (int, error) {
+	return p.reopen(f, flags, func(_ int, found *unix.Statx_t) error {
+		if found.Nlink != 0 {
+			return fmt.Errorf("it has a name: %w", unix.EPERM)
+		}
+		return nil
+	})
+}
+
+// reopen opens a file that suits. It takes hold of the file first, which opens nothing. So the process cannot exchange
+// it behind the check, and nothing but a regular file is opened. Opening a device or a FIFO has effects, and opening a
+// file of a program (FUSE) may never return.
+func (p *Process) reopen(f File, flags int, suits func(held int, found *unix.Statx_t) error) (int, error) {
+	held, err := unix.Open(p.path(f), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(held)
+		if p.Ended() { // then the path may have led to another process
+			err = unix.ESRCH
+		}
 	}
 	if err != nil {
 		return -1, fmt.Errorf("open of %s: %w", p.path(f), err)
 	}
-	found, err := FileOf(fd)
-	if err == nil && (found.Dev != f.Dev || found.Ino != f.Ino) {
-		err = p.closed(f)
+	var found unix.Statx_t
+	err = unix.Statx(held, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &found)
+	switch {
+	case err != nil:
+	case unix.Mkdev(found.Dev_major, found.Dev_minor) != f.Dev || found.Ino != f.Ino:
+		return -1, p.closed(f)
+	case found.Mode&unix.S_IFMT != unix.S_IFREG:
+		err = fmt.Errorf("it is no regular file: %w", unix.EPERM)
+	default:
+		err = suits(held, &found)
+	}
+	fd := -1
+	if err == nil {
+		fd, err = unix.Open(heldPath(held), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	}
 	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
+		return -1, fmt.Errorf("file %d of process %d: %w", f.Fd, p.pid, err)
 	}
 	return fd, nil
 }
 
-// reused reports whether another file is open under the number by now. Nothing is opened.
-func (p *Process) reused(f File) bool {
-	var st unix.Stat_t
-	return unix.Stat(p.path(f), &st) == nil && (uint64(st.Dev) != f.Dev || st.Ino != f.Ino)
-}
+// heldPath leads to a file of our own.
+func heldPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 func (p *Process) closed(f File) error {
 	return fmt.Errorf("process %d has closed the file that it named as %d: %w", p.pid, f.Fd, unix.ESTALE)

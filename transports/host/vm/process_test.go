@@ -283,6 +283,57 @@ func TestAClosedFileIsToldWhateverHasItsNumberNow(t *testing.T) {
 	}
 }
 
+// A process shows any file that it likes, and may exchange it at any time. Opening a device or a FIFO has effects, and
+// a file with a name may be one that the process itself may not open: it holds that by O_PATH, for example.
+func TestNothingIsReopenedButWhatIsMeant(t *testing.T) {
+	me, err := Self()
+	require.NoError(t, err)
+	p, err := Open(me.PID, me.Started)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	folder := t.TempDir()
+	fifo, pipe, named, gone := folder+"/fifo", folder+"/pipe", folder+"/memfd:named", folder+"/gone"
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	for _, path := range []string{named, gone} {
+		require.NoError(t, os.WriteFile(path, []byte("secret"), 0o600))
+	}
+	files := map[string]File{}
+	for what, open := range map[string]func() (int, error){
+		"fifo":   func() (int, error) { return unix.Open(fifo, unix.O_RDWR|unix.O_CLOEXEC, 0) },
+		"pipe":   func() (int, error) { return unix.Open(pipe, unix.O_RDWR|unix.O_CLOEXEC, 0) },
+		"named":  func() (int, error) { return unix.Open(named, unix.O_PATH|unix.O_CLOEXEC, 0) },
+		"gone":   func() (int, error) { return unix.Open(gone, unix.O_RDWR|unix.O_CLOEXEC, 0) },
+		"folder": func() (int, error) { return unix.Open(folder, unix.O_RDONLY|unix.O_CLOEXEC, 0) },
+		"device": func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0) },
+		"memfd":  func() (int, error) { return unix.MemfdCreate("test", unix.MFD_CLOEXEC) },
+	} {
+		fd, err := open()
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		files[what], err = FileOf(fd)
+		require.NoError(t, err)
+	}
+	require.NoError(t, os.Remove(gone))
+	require.NoError(t, os.Remove(pipe))
+	for what, f := range files {
+		fd, err := p.Reopen(f, unix.O_RDONLY)
+		if what == "memfd" {
+			require.NoError(t, err)
+			require.NoError(t, unix.Close(fd))
+		} else {
+			require.ErrorIs(t, err, unix.EPERM, what)
+		}
+		fd, err = p.ReopenUnnamed(f, unix.O_RDONLY)
+		if what == "gone" || what == "memfd" {
+			require.NoError(t, err)
+			require.NoError(t, unix.Close(fd))
+		} else {
+			require.ErrorIs(t, err, unix.EPERM, what)
+		}
+	}
+}
+
 const nobody = 65534
 
 func requireRoot(t *testing.T) {
