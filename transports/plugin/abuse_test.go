@@ -31,8 +31,8 @@ func abusive(t *testing.T, compiled, abuse string) Factory {
 func TestTablesThatCannotBeUsedAreRefusedWithTheReason(t *testing.T) {
 	compiled := built(t, asC, "testdata/abuse.c")
 	for abuse, reason := range map[string]string{
-		"no-table":        "it cannot serve version 1.1",
-		"other-major":     "it is made for version 2.1 of the interface, and this is 1.1",
+		"no-table":        "it cannot serve version 1.2",
+		"other-major":     "it is made for version 2.2 of the interface, and this is 1.2",
 		"empty-table":     "its table has 0 bytes",
 		"shorter":         "compile it with the header of this tent",
 		"endless":         "its table has 4294967295 bytes",

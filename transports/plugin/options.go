@@ -80,7 +80,8 @@ func (p *port) Heard(rail transport.Rail) (signs transport.Signs) {
 	}
 	now := clock.Now()
 	at := func(ns C.uint64_t) clock.Time { return clock.Time(min(uint64(ns), uint64(now))) }
-	return transport.Signs{Heard: at(c.heard), Moved: at(c.moved), Spoke: at(c.spoke), Held: c.held != 0}
+	return transport.Signs{Heard: at(c.heard), Moved: at(c.moved), Spoke: at(c.spoke), Held: c.held != 0,
+		Unacked: c.unacked != 0}
 }
 
 // trays are slices in C's memory for calls of Inline, TP_BATCH each. A call that finds none free goes the usual way.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -145,6 +146,24 @@ func TestRefusalsWithoutSenseAreBreaches(t *testing.T) {
 	require.NoError(t, tr.Close(t.Context()))
 	require.Contains(t, w.logged(), "it reports without sense")
 	require.Empty(t, w.Host.(refusals).seen)
+}
+
+func TestSignsOfAPlugInAreHeard(t *testing.T) {
+	compiled := built(t, asC, "testdata/abuse.c")
+	for abuse, want := range map[string]transport.Signs{"held": {Held: true}, "unacked": {Unacked: true},
+		"from-the-future": {}, "deaf": {}} {
+		a, b, _ := abused(t, abusive(t, compiled, abuse), false)
+		rail := a.Connect(t, b).Rail(t)
+		before := clock.Now()
+		signs := must[transport.Witness](t, a.Transport).Heard(rail)
+		if abuse == "deaf" {
+			require.Zero(t, signs)
+			continue
+		}
+		require.GreaterOrEqual(t, signs.Heard, before, abuse)
+		require.LessOrEqual(t, max(signs.Heard, signs.Moved, signs.Spoke), clock.Now(), abuse)
+		require.Equal(t, want, transport.Signs{Held: signs.Held, Unacked: signs.Unacked}, abuse)
+	}
 }
 
 // A function that a table of before does not have is not looked for behind it.

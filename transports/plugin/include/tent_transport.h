@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 #define TENT_TRANSPORT_MAJOR 1 /* another one is refused */
-#define TENT_TRANSPORT_MINOR 1 /* grows with each appended field */
+#define TENT_TRANSPORT_MINOR 2 /* grows with each appended field */
 
 #define TENT_DESCRIPTOR_MAX 4096 /* bytes of a descriptor */
 #define TENT_PATH_MAX 4096       /* bytes of a path, with the 0 byte at its end */
@@ -265,6 +265,8 @@ typedef struct {
 	uint32_t size;
 	uint32_t held; /* bytes wait because the peer does not take them */
 	uint64_t heard, moved, spoke;
+	/* since 1.2; a tent of before gives a smaller size, and has no room for it */
+	uint64_t unacked; /* not 0: bytes are on their way that the peer's system has not acknowledged */
 } tent_signs;
 
 /* tent's functions. Those with a result return 1. They return 0 when nothing was taken: after close, or while 16384

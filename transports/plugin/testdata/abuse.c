@@ -218,6 +218,13 @@ static int bad_check(char *why, size_t n) {
 	return is("not-here") || is("not-here-silent");
 }
 
+static int bad_heard(tent_transport *t, tent_rail rail, tent_signs *signs) {
+	int up = in_heard(t, rail, signs);
+	signs->held = is("held"), signs->unacked = is("unacked") ? 1ull << 40 : 0;
+	if (is("from-the-future")) signs->heard = signs->spoke = ~0ull;
+	return is("deaf") ? 0 : up;
+}
+
 /* Of what came with version 1.1 */
 
 /* meets waits for another call, and reports whether that has slices of its own. */
@@ -345,7 +352,7 @@ const tent_transport_api *tent_transport_plugin(uint32_t major, uint32_t minor) 
 	table = *inside_plugin(major, minor);
 	table.name = abuse;
 	table.check = bad_check, table.open = bad_open, table.info = bad_info, table.submit = bad_submit;
-	table.register_region = bad_register, table.close = bad_close, table.poll = bad_poll;
+	table.register_region = bad_register, table.close = bad_close, table.poll = bad_poll, table.heard = bad_heard;
 	newer();
 	if (is("no-table")) return NULL;
 	if (is("other-major")) table.major = 2;
