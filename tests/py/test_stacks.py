@@ -156,11 +156,13 @@ def test_the_real_packages_other_modules_stay(tmp_path: Path) -> None:
     (real / "__init__.py").write_text("raise ImportError('the real package was imported')\n")
     (real / "store.py").write_text("kind = 'real'\n")
     (real / "engine.py").write_text("raise ImportError('the real engine was imported')\n")
+    (real / "buffer_pool.py").write_text("class BufferPool: kind = 'pool'\n")
     code = (
-        "import mooncake.store, mooncake.engine; print(mooncake.store.kind, mooncake.engine.TransferEngine.__module__)"
+        "import mooncake.store, mooncake.engine; from mooncake import store, BufferPool;"
+        "print(store.kind, mooncake.engine.TransferEngine.__module__, BufferPool.kind, hasattr(mooncake, 'Pool'))"
     )
     done = tent_run("run", "--as", "mooncake", "--", sys.executable, "-c", code, PYTHONPATH=str(tmp_path / "site"))
-    assert done.stdout.split() == ["real", "tent.compat.mooncake"], done.stderr
+    assert done.stdout.split() == ["real", "tent.compat.mooncake", "pool", "False"], done.stderr
 
 
 def test_the_version_of_nixl_is_that_for_which_tent_stands(tmp_path: Path) -> None:

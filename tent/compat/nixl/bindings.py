@@ -41,6 +41,8 @@ class nixl_status_t(IntEnum):
 
 globals().update(nixl_status_t.__members__)
 NIXL_READ, NIXL_WRITE = "READ", "WRITE"
+NIXL_COST_ANALYTICAL_BACKEND = 0  # nothing is estimated
+HAVE_UCX_GPU_DEVICE_API = False  # prep_mem_view() is not supported
 NIXL_THREAD_SYNC_NONE = nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE
 NIXL_THREAD_SYNC_STRICT = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
 NIXL_THREAD_SYNC_RW = nixl_thread_sync_t.NIXL_THREAD_SYNC_RW
@@ -79,6 +81,8 @@ __all__ = [
     "DEFAULT_COMM_PORT",
     "DRAM_SEG",
     "FILE_SEG",
+    "HAVE_UCX_GPU_DEVICE_API",
+    "NIXL_COST_ANALYTICAL_BACKEND",
     "NIXL_INIT_AGENT",
     "NIXL_READ",
     "NIXL_THREAD_SYNC_DEFAULT",
