@@ -429,7 +429,7 @@ def test_many_threads_use_one_agent(agents: Agents, seed: int) -> None:
 def test_what_is_wrong_is_named(agents: Agents, seed: int) -> None:
     agent, memory, local, own, xfer = prepared(agents, seed)
     wrong: list[tuple[type[Exception], str, Callable[[], Any]]] = [
-        (nixl.nixlInvalidParamError, "the real NIXL", lambda: agent.add_remote_agent(b"\x00nixl")),
+        (nixl.nixlMismatchError, "the real NIXL", lambda: agent.add_remote_agent(b"\x00nixl")),
         (nixl.nixlNotFoundError, "'c' is not known", lambda: agent.send_notif("c", b"x")),
         (nixl.nixlNotFoundError, "no backend 'OBJ'", lambda: agent.create_backend("OBJ")),
         (nixl.nixlNotFoundError, "was not created", lambda: agent.send_notif("b", b"x", backend="GDS")),

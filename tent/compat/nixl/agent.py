@@ -20,7 +20,7 @@ from . import backends as plugins
 from . import descriptors, messages, moves
 from .config import DEFAULT_COMM_PORT, NIXL_INIT_AGENT, nixl_agent_config
 from .descriptors import FILE_SEG, nixlRegDList, nixlRemoteDList, nixlXferDList
-from .errors import nixlInvalidParamError, nixlMismatchError, nixlNotFoundError, nixlNotSupportedError, translating
+from .errors import nixlInvalidParamError, nixlNotFoundError, nixlNotSupportedError, translating
 from .handles import nixl_prepped_dlist_handle, nixl_xfer_handle, nixlXferTelemetry, usable
 from .listener import Listener, ask
 from .mailbox import Mailbox
@@ -310,12 +310,13 @@ class nixl_agent:
         src = moves.indexes(local_indices, local_xfer_side.n, "local")
         dst = moves.indexes(remote_indices, remote_xfer_side.n, "remote")
         if len(src) != len(dst):
-            raise nixlMismatchError(f"{len(src)} local and {len(dst)} remote indexes")
+            raise nixlInvalidParamError(f"{len(src)} local and {len(dst)} remote indexes")
         self.backends.check(*backends)
         op, name = moves.operation(operation), remote_xfer_side.agent_name
+        here, there = local_xfer_side.taken(), remote_xfer_side.taken()  # as upstream, it outlives its lists
 
         def post(message: bytes) -> list[Transfer]:
-            return self._moves.post(op, name, local_xfer_side.taken(), src, remote_xfer_side.taken(), dst, message)
+            return self._moves.post(op, name, here, src, there, dst, message)
 
         return nixl_xfer_handle(post, name, remote_xfer_side.backend, len(src), notif_msg, self._counts)
 
@@ -331,9 +332,9 @@ class nixl_agent:
         """A transfer between two lists, range by range."""
         self._check_open()
         if len(local_descs) != len(remote_descs):
-            raise nixlMismatchError(f"{len(local_descs)} local and {len(remote_descs)} remote descriptors")
+            raise nixlInvalidParamError(f"{len(local_descs)} local and {len(remote_descs)} remote descriptors")
         if not np.array_equal(local_descs.rows[:, 1], remote_descs.rows[:, 1]):
-            raise nixlMismatchError("the lengths of the local and of the remote descriptors differ")
+            raise nixlInvalidParamError("the lengths of the local and of the remote descriptors differ")
         op, name = moves.operation(operation), text(remote_agent)
         here, there = self._moves.look_up(None, local_descs), self._moves.look_up(name, remote_descs)
         every = np.arange(len(local_descs))

@@ -43,7 +43,7 @@ class nixlNotFoundError(Exception):
 
 
 class nixlMismatchError(Exception):
-    """Two descriptor lists do not fit each other."""
+    """Metadata is not that of an agent."""
 
 
 class nixlNotAllowedError(Exception):

@@ -132,9 +132,6 @@ class FileRanges:
         # As in moves.Ranges: where each range is, -1 for one without bytes; None where every one has some.
         self.places = None if full.all() else np.where(full, np.arange(len(rows)), -1)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 class Files:
     """The registered files of an agent by their descriptors. Any thread may use them."""

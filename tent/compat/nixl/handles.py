@@ -14,6 +14,7 @@ from ...errors import TentError, TransferError
 from ...transfer import Transfer
 from ..looking import ended
 from .errors import (
+    nixlInvalidParamError,
     nixlNotAllowedError,
     nixlNoTelemetryError,
     nixlNotFoundError,
@@ -59,14 +60,12 @@ class nixl_prepped_dlist_handle:
     def taken(self) -> Looked:
         """The list, unless it was released."""
         if self.list is None:
-            raise nixlNotFoundError("the descriptor list was released")
+            raise nixlInvalidParamError("the descriptor list was released")
         return self.list
 
     def release(self) -> None:
-        """Forgets the list; transfers that were posted go on. Again: no effect."""
-        if self.list is not None:
-            self.list.close()
-            self.list = None
+        """Forgets the list, which ends with the last transfer that was made from it. Again: no effect."""
+        self.list = None
 
     def __repr__(self) -> str:
         side = "local" if self.agent_name is None else f"of {self.agent_name}"

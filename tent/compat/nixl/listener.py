@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from ... import _native
 from ..._text import shown
-from .errors import nixlBackendError, nixlInvalidParamError, nixlNotSupportedError
+from .errors import nixlBackendError, nixlInvalidParamError, nixlMismatchError, nixlNotSupportedError
 from .seldom import Seldom
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _EACH = 4 << 20  # bytes that a request may always have; those beyond are of one
 _SILENT_MOST = 64  # agents from sockets that did not answer
 
 _LENGTH = struct.Struct("!I")
+_TOLD = (ValueError, nixlInvalidParamError, nixlMismatchError)  # errors of a request itself
 
 
 class Listener:
@@ -92,7 +93,7 @@ class Listener:
                     answer = b"ok\n" + self._done(word, metadata)
                 except Exception as error:
                     self._warn("metadata from a socket was refused: %s", shown(str(error)))
-                    told = error if isinstance(error, (ValueError, nixlInvalidParamError)) else "the log there says why"
+                    told = error if isinstance(error, _TOLD) else "the log there says why"
                     answer = b"no\n" + str(told).encode()
                 _send(connection, answer, over)
         except (OSError, ValueError):

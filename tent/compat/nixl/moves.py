@@ -13,7 +13,7 @@ from ...moving import READ, WRITE
 from ...terms import filled, terms
 from ...transfer import Transfer
 from .descriptors import FILE_SEG, nixlXferDList
-from .errors import nixlInvalidParamError, nixlMismatchError, nixlNotSupportedError, translating
+from .errors import nixlInvalidParamError, nixlNotSupportedError, translating
 from .files import FileRanges
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Moves:
             return []
         own, rows = here.rows[src], there.rows[dst]
         if (own[:, 1] != rows[:, 1]).any():  # before a file grows
-            raise nixlMismatchError("a range of memory and its range of a file are of two lengths")
+            raise nixlInvalidParamError("a range of memory and its range of a file are of two lengths")
         with self._memory.files.reached(there, rows, grows=op != READ) as segments:
             given, _ = terms(**self._options.terms)
             requests = np.empty((len(rows), RECORD_WORDS), np.uint64)
@@ -126,7 +126,7 @@ def _with_bytes(here: Ranges, src: Any, there: Looked, dst: Any) -> tuple[Any, A
     src = src if here.places is None else here.places[src]
     dst = dst if there.places is None else there.places[dst]
     if ((src < 0) != (dst < 0)).any():
-        raise nixlMismatchError("a range without bytes is paired with one that has some")
+        raise nixlInvalidParamError("a range without bytes is paired with one that has some")
     return src[src >= 0], dst[dst >= 0]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ... import _native
 from ...errors import PeerUnreachableError, TentError
-from .errors import nixlInvalidParamError, nixlNotFoundError, translating
+from .errors import nixlMismatchError, nixlNotFoundError, translating
 from .messages import checked_name
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def parsed(metadata: bytes | str) -> dict[str, str]:
         if fields["form"] != _FORM or not all(isinstance(fields[k], str) for k in ("name", "life", "engine")):
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise nixlInvalidParamError(
+        raise nixlMismatchError(
             "the metadata is not that of an agent of tent: the other side runs the real NIXL, or another version"
         ) from None
     checked_name(fields["name"])
