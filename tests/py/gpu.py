@@ -23,6 +23,7 @@ import pytest
 
 NVML = Path(__file__).parents[1] / "fakes" / "nvml" / "src" / "fake.c"
 CUDA = Path(__file__).parents[1] / "fakes" / "cuda"
+CUFILE = Path(__file__).parents[1] / "fakes" / "cufile" / "src" / "fake.c"
 SOURCES = sorted((CUDA / "src").glob("*.[ch]"))
 DOORS = [CUDA / "src" / "doors.h", CUDA / "src" / "doors.c", CUDA / "real" / "doors.c"]
 
@@ -130,6 +131,18 @@ def management(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.skip("the emulated NVML knows the emulated GPUs alone")
     path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-fvisibility=hidden", NVML, "-o", path], check=True)
+    return str(path)
+
+
+@pytest.fixture(scope="module", name="cufile")
+def files(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of the emulated cuFile."""
+    compiler = shutil.which("gcc")
+    assert compiler is not None, "the emulated library is built with gcc, as the extension is"
+    path = tmp_path_factory.mktemp("cufile") / "libcufile.so.0"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-pthread", CUFILE, "-o", path], check=True
+    )
     return str(path)
 
 

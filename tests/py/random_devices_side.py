@@ -1,4 +1,4 @@
-"""The functions of test_random_devices.py in its processes, by PeerProcess.run(), over the emulated driver."""
+"""The functions of test_random_devices.py in its processes, by PeerProcess.run(), over an emulated driver."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ import tent
 from tent.testing import There
 
 BAND, PAGE, CHUNK = 4096, 4096, 2 << 20  # bytes beside a region that nobody may touch; of a page; of a chunk of the VMM
+CHUNKS = {"chunks": 1, "fabric": 9}  # the types of handles that chunks can be shared by
+HOST = ("host", "pinned", "acl")  # kinds of memory that the processor touches
 SHARED_ANONYMOUS, FIXED = 0x21, 0x10
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
-gpu: Any = None  # in the process of the test, which only names the functions
-if __name__ == "there":
+gpu: Any = None  # in the process of the test, which only names the functions, and where the other one is emulated
+npu: Any = None
+if __name__ == "there" and (library := os.environ.get("TENT_LIBASCENDCL")):
+    npu = ctypes.CDLL(library)
+    npu.fakeacl_pinned.restype = ctypes.c_uint64
+    assert npu.fakeacl_enter(0) == 0
+elif __name__ == "there":
     gpu = ctypes.CDLL(os.environ["TENT_LIBCUDA"])
     gpu.fakecuda_chunks.restype = gpu.fakecuda_stream.restype = ctypes.c_uint64
     assert gpu.cuInit(0) == 0
@@ -66,8 +73,15 @@ def allocate(kind: str, size: int) -> int:
         at = ctypes.c_uint64()
         with on(int(device)):
             return at.value if cu("cuMemAlloc_v2", ctypes.byref(at), whole(size)) == 0 else 0
-    if sort == "chunks":
-        return int(gpu.fakecuda_chunks(ctypes.c_uint64(int(device)), ctypes.c_uint64(count(size)), ctypes.c_uint64(1)))
+    if sort in CHUNKS:
+        types = ctypes.c_uint64(CHUNKS[sort])
+        return int(gpu.fakecuda_chunks(ctypes.c_uint64(int(device)), ctypes.c_uint64(count(size)), types))
+    if sort == "npu":
+        found = ctypes.c_void_p()
+        assert npu.fakeacl_enter(int(device)) == 0
+        return found.value or 0 if npu.aclrtMalloc(ctypes.byref(found), ctypes.c_size_t(whole(size)), 1) == 0 else 0
+    if sort == "acl":
+        return int(npu.fakeacl_pinned(ctypes.c_uint64(whole(size))))
     at_host = pages(whole(size))
     if sort == "pinned":
         with on(0):
@@ -85,8 +99,12 @@ def give_back(kind: str, address: int, size: int) -> None:
     if sort == "legacy":
         with on(int(device)):
             cu("cuMemFree_v2", address)
-    elif sort == "chunks":
+    elif sort in CHUNKS:
         cu("fakecuda_free_chunks", address, count(size))
+    elif sort == "npu":
+        npu.aclrtFree(ctypes.c_void_p(address))
+    elif sort == "acl":
+        npu.fakeacl_unpin(ctypes.c_uint64(address))
     else:
         if sort == "pinned":
             with on(0):
@@ -128,25 +146,34 @@ def load(there: There, name: str) -> str:
     """The bytes of memory, with those beside its region."""
     kind, address, size = memories[name]
     data = ctypes.create_string_buffer(size + 2 * BAND)
-    if kind in ("host", "pinned"):
+    if kind in HOST:
         ctypes.memmove(data, address, len(data))
     else:
-        assert cu("fakecuda_peek", data, address, len(data), 0) == 0
+        peek(data, address, len(data), 0)
     return base64.b64encode(data.raw).decode()
+
+
+def peek(data: Any, address: int, size: int, store: int) -> None:
+    """Copies bytes out of memory of a device, or into it."""
+    call = npu.fakeacl_peek if npu else gpu.fakecuda_peek
+    assert call(data, ctypes.c_uint64(address), ctypes.c_uint64(size), store) == 0
 
 
 def store(there: There, name: str, offset: int, data: str) -> None:
     """Writes bytes, from the first one before the band on."""
     kind, address, _ = memories[name]
     bytes_ = base64.b64decode(data)
-    if kind in ("host", "pinned"):
+    if kind in HOST:
         ctypes.memmove(address + offset, bytes_, len(bytes_))
     else:
-        assert cu("fakecuda_peek", bytes_, address + offset, len(bytes_), 1) == 0
+        peek(bytes_, address + offset, len(bytes_), 1)
 
 
 def fault(there: There, call: str, nth: int, code: int) -> None:
-    gpu.fakecuda_inject(call.encode(), ctypes.c_long(nth), code, 0)
+    if npu:
+        npu.fakeacl_inject(call.encode(), ctypes.c_long(nth), code)
+    else:
+        gpu.fakecuda_inject(call.encode(), ctypes.c_long(nth), code, 0)
 
 
 def lose(there: There, device: int) -> None:

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import textwrap
 from pathlib import Path
 
 import apart
 import pytest
-from gpu import COMMON, ORACLE, driver
+from gpu import COMMON, ORACLE, driver, files
 
-__all__ = ["driver"]  # the fixture `library`
-
-SOURCE = Path(__file__).parents[1] / "fakes" / "cufile" / "src" / "fake.c"
-
-
-@pytest.fixture(scope="module")
-def cufile(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of the emulated cuFile."""
-    compiler = shutil.which("gcc")
-    assert compiler is not None, "the emulated library is built with gcc, as the extension is"
-    path = tmp_path_factory.mktemp("cufile") / "libcufile.so.0"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-pthread", SOURCE, "-o", path], check=True
-    )
-    return str(path)
+__all__ = ["driver", "files"]  # the fixtures `library` and `cufile`
 
 
 def passes(library: str, cufile: str, folder: Path, program: str, **settings: str) -> str:

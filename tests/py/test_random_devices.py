@@ -1,28 +1,37 @@
-"""Random programs over memory of GPUs, of an emulated driver, and of the host, in processes that are killed or stopped.
+"""Random programs over memory of devices, of an emulated driver, and of the host.
 
-The memory is of two devices in each process, of cudaMalloc and in chunks, and of the host, pinned or not. Regions are
-closed and registered again at their address, with the same pages or others. Calls of the driver fail by chance, a
-device is lost, transfers wait for streams and streams for transfers. The test looks at all bytes beside a model, also
-at those beside each region. A transfer that fails has a reason, and writes nothing from its end on.
+The processes are killed or stopped. The memory is of two devices in each and of the host, pinned or not. That of GPUs
+is of cudaMalloc and in chunks, on one host or on two. Regions are closed and registered again at their address, with
+the same pages or others. Calls of the driver fail by chance, a device is lost, transfers wait for streams and streams
+for transfers. The test looks at all bytes beside a model, also at those beside each region. A transfer that fails has a
+reason, and writes nothing from its end on.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import random
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import apart
 import pytest
 import random_devices_side as side
-from gpu import REAL, driver
+from gpu import REAL, driver, management
+from npu import Libraries, built
 from random_model import Flight, Ranges
+from test_two_hosts import HOSTS, in_domain
 
 from tent.testing import PeerProcess
 
-__all__ = ["driver"]  # the fixture `library`
+__all__ = ["built", "driver", "in_domain", "management"]  # the fixtures `libraries`, `library`, `domain` and `nvml`
 
 np = pytest.importorskip("numpy")
 
@@ -35,12 +44,28 @@ FAULTS = {
     "cuEventRecord": 400, "cuIpcGetMemHandle": 2, "cuIpcOpenMemHandle_v2": 2, "cuMemAddressReserve": 2, "cuMemMap": 2,
     "cuMemSetAccess": 2, "cuMemExportToShareableHandle": 2, "cuMemcpyAsync": 1,
 }  # fmt: skip
-GONE = ("PEER_UNREACHABLE", "PEER_RESTARTED")
-WORLDS: dict[str, dict[str, Any]] = {
-    "nvlink": {"transports/shm/trust": "same-uid"},
-    "pinned": {"transports/shm/trust": "same-uid", "transports/nvlink/host_register": True},
-    "staged": {"transports/shm/trust": "none", "transports/nvlink/trust": "none"},
+ACL_FAULTS = dict.fromkeys(["aclrtMalloc", "aclrtMemcpy", "aclrtMemset", "aclrtMallocHost"], 107000)
+
+
+@dataclass(frozen=True)
+class World:
+    """Settings of the engines, the kinds of memory, and the calls that may fail."""
+
+    settings: dict[str, Any]
+    kinds: tuple[str, ...] = KINDS
+    faults: dict[str, int] = field(default_factory=lambda: FAULTS)
+    cuda: bool = True  # there are streams, and devices can be lost
+
+
+WORLDS = {
+    "nvlink": World({"transports/shm/trust": "same-uid"}),
+    "pinned": World({"transports/shm/trust": "same-uid", "transports/nvlink/host_register": True}),
+    "staged": World({"transports/shm/trust": "none", "transports/nvlink/trust": "none"}),
 }
+NPUS = World({}, ("npu:0", "npu:0", "npu:1", "host", "acl", "acl"), ACL_FAULTS, cuda=False)
+TWO_HOSTS = World(
+    {"rpc_server_hostname": "10.99.0.1"}, ("fabric:0", "fabric:0", "fabric:1", "chunks:1", "legacy:0", "host", "pinned")
+)
 
 
 class Place(Ranges):
@@ -81,8 +106,8 @@ class Place(Ranges):
 class Program:
     """Processes with memory of devices, and transfers between them."""
 
-    def __init__(self, peers: list[PeerProcess], seed: int) -> None:
-        self.peers, self.dice = peers, random.Random(seed)
+    def __init__(self, peers: list[PeerProcess], world: World, seed: int) -> None:
+        self.peers, self.world, self.dice = peers, world, random.Random(seed)
         self.places: list[Place] = []
         self.flights: list[Flight] = []
         self.lost: list[Flight] = []  # their bytes may land until the region of their destination is fenced
@@ -104,7 +129,7 @@ class Program:
         """Makes all regions of a process that are not there. A refusal needs a fault of before."""
         there = {place.name for place in self.places if place.peer is peer}
         for name in SIZES:
-            kinds = [kind for kind in KINDS if kind.partition(":")[2] != self.ended.get(peer.pid, "-")]
+            kinds = [kind for kind in self.world.kinds if kind.partition(":")[2] != self.ended.get(peer.pid, "-")]
             if name not in there:
                 why = self.open(Place(peer, name, self.dice.choice(kinds)), fresh=True)
                 assert not why or self.seen["faults"], why
@@ -128,7 +153,8 @@ class Program:
         op = self.dice.choice(["read", "write"])
         flight = Flight(self.seen.total(), op, near, far, [], [], bool(self.seen["faults"]))
         source, destination = flight.ends
-        work = self.dice.choice([0, 0, 0, 1 + flight.number % 255]) if op == "write" and near.device == "0" else 0
+        streams = self.world.cuda and op == "write" and near.device == "0"
+        work = self.dice.choice([0, 0, 0, 1 + flight.number % 255]) if streams else 0
         most = min(near.size, far.size)
         for _ in range(self.dice.choice([1, 1, 3, 20])):
             n = min(self.dice.choice([1, 4096, 65536, most]), most)
@@ -156,7 +182,7 @@ class Program:
         self.asked[key] = far
         code = near.peer.run(
             side.begin, number=flight.number, op=op, names=(near.name, far.name), address=far.peer.address,
-            moves=flight.moves, terms=terms, anew=anew, work=work, holds=self.dice.random() < 0.1,
+            moves=flight.moves, terms=terms, anew=anew, work=work, holds=self.world.cuda and self.dice.random() < 0.1,
         )  # fmt: skip
         self.seen["begun"] += 1
         if code:  # nothing has moved
@@ -246,15 +272,16 @@ class Program:
     def fail(self) -> None:
         """Makes a call of the driver fail in some process, soon."""
         if not self.stopped:
-            call = self.dice.choice(list(FAULTS))
-            self.dice.choice(self.peers).run(side.fault, call=call, nth=self.dice.randrange(1, 4), code=FAULTS[call])
+            call = self.dice.choice(list(self.world.faults))
+            code, nth = self.world.faults[call], self.dice.randrange(1, 4)
+            self.dice.choice(self.peers).run(side.fault, call=call, nth=nth, code=code)
             self.seen["faults"] += 1
             for flight in self.flights:
                 flight.excused = True
 
     def lose(self) -> None:
         """A process loses its second device."""
-        if self.stopped or len(self.ended) >= LOSSES or self.seen["begun"] < STEPS // 3:
+        if self.stopped or len(self.ended) >= LOSSES or self.seen["begun"] < STEPS // 3 or not self.world.cuda:
             return
         peer = self.dice.choice(self.peers)
         self.ended[peer.pid] = "1"
@@ -303,6 +330,23 @@ class Program:
             place.busy.pop()
             place.write(begin, self.dice.randbytes(end - begin))
 
+    def play(self) -> None:
+        """Takes the steps, and looks at everything behind them."""
+        steps = {self.begin: 60, self.finish: 40, self.cancel: 3, self.close: 10, self.fail: 2}
+        steps |= {self.lose: 1, self.restart: 1, self.pause: 3, self.scribble: 5}
+        for step in self.dice.choices(list(steps), list(steps.values()), k=STEPS):
+            step()
+            if self.stopped and self.dice.random() < 0.3:
+                self.pause()
+        if self.stopped:
+            self.pause()
+        while self.flights:
+            self.end(self.flights[0])
+        for _ in range(2):
+            for place in self.places:
+                place.check("at the end")
+        assert self.seen["COMPLETED"] > 5, self.seen
+
 
 @pytest.mark.skipif(REAL, reason="a real driver fails when it likes")
 @pytest.mark.parametrize("world", WORLDS)
@@ -317,28 +361,64 @@ def test_every_byte_of_devices_is_where_the_model_has_it(
     monkeypatch.setenv("TENT_LIBCUDA", library)
     monkeypatch.setenv("TENT_FAKECUDA_DELAY_US", "50")
     monkeypatch.setenv("TENT_FAKECUDA_SEED", str(seed % 1000 + 1))
-    program = keep(Program([peers(size=1, settings=WORLDS[world]) for _ in range(PROCESSES)], seed))
+    chosen = WORLDS[world]
+    program = keep(Program([peers(size=1, settings=chosen.settings) for _ in range(PROCESSES)], chosen, seed))
     first = program.peers[0].pid
     if world == "pinned":
         program.peers[0].run(side.churn, device=0, turns=STEPS)
-    steps = {program.begin: 60, program.finish: 40, program.cancel: 3, program.close: 10, program.fail: 2}
-    steps |= {program.lose: 1, program.restart: 1, program.pause: 3, program.scribble: 5}
-    for step in program.dice.choices(list(steps), list(steps.values()), k=STEPS):
-        step()
-        if program.stopped and program.dice.random() < 0.3:
-            program.pause()
-    if program.stopped:
-        program.pause()
-    while program.flights:
-        program.end(program.flights[0])
+    program.play()
     if world == "pinned" and program.peers[0].pid == first:
         failed = program.peers[0].run(side.churned)
         assert not [text for text in failed if text.startswith("WRONG")], failed
         assert not failed or program.seen["faults"] or program.seen["losses"], failed
-    for _ in range(2):
-        for place in program.places:
-            place.check("at the end")
-    assert program.seen["COMPLETED"] > 5, program.seen
+
+
+def test_every_byte_of_npus_is_where_the_model_has_it(
+    libraries: Libraries,
+    peers: Callable[..., PeerProcess],
+    keep: Callable[[Any], Any],
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By HIXL where its emulation is there, and through the host."""
+    monkeypatch.delenv("TENT_LIBCUDA", raising=False)
+    for name, path in libraries.environment().items():
+        monkeypatch.setenv(name, path)
+    keep(Program([peers(size=1, settings=NPUS.settings) for _ in range(PROCESSES)], NPUS, seed)).play()
+
+
+@pytest.mark.skipif(REAL, reason="the two hosts are pretended ones")
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of the network need root")
+@pytest.mark.usefixtures("domain")
+def test_every_byte_between_two_hosts_is_where_the_model_has_it(library: str, seed: int, tmp_path: Path) -> None:
+    """Two pretended hosts in one NVLink domain. Memory that was made without a fabric handle goes through the hosts."""
+    start = tmp_path / "sitecustomize.py"  # of the processes with memory
+    start.write_text(textwrap.dedent(HOSTS) + "\nbecome_another_machine()\n")
+    program = f"""
+    {HOSTS}
+    import sys
+    enter_own_network()
+    os.environ["PYTHONPATH"] = sys.argv[1]
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    import test_random_devices
+    test_random_devices.between_two_hosts(int(sys.argv[2]))
+    """
+    settings = {"TENT_LIBCUDA": library, "TENT_FAKECUDA_IMEX": "1", "TENT_FAKECUDA_DELAY_US": "50"}
+    settings["TENT_FAKECUDA_SEED"] = str(seed % 1000 + 1)
+    apart.passes(program, tmp_path, seed, **settings)
+
+
+def between_two_hosts(seed: int) -> None:
+    """The random program, in a process that has entered a network of its own."""
+    settings = {**TWO_HOSTS.settings, "security/cluster_key": os.environ["TEST_KEY"]}
+    with contextlib.ExitStack() as ends:
+        peers = []
+        for _ in range(PROCESSES):
+            peers.append(PeerProcess(settings, options=["-W", "error"]))
+            ends.callback(peers[-1].end)
+        program = Program(peers, TWO_HOSTS, seed)
+        program.play()
+        sys.stdout.write(f"{program.seen}\n")
 
 
 @pytest.mark.skipif(REAL, reason="the emulated driver keeps pages as a real one does")
@@ -348,6 +428,6 @@ def test_memory_that_is_registered_again_has_its_own_pages(
     """Pages that a driver has pinned are let go before the region is closed: other ones come to their address."""
     monkeypatch.setenv("TENT_LIBCUDA", library)
     monkeypatch.setenv("TENT_FAKECUDA_DELAY_US", "200")
-    peer = peers(size=1, settings=WORLDS["pinned"])
+    peer = peers(size=1, settings=WORLDS["pinned"].settings)
     peer.run(side.churn, device=0, turns=100)
     assert peer.run(side.churned) == []

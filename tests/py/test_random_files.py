@@ -15,10 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import apart
 import pytest
+from gpu import driver, files
 
 import tent
 from tent.testing import inject
+
+__all__ = ["driver", "files"]  # the fixtures `library` and `cufile`
 
 np = pytest.importorskip("numpy")
 
@@ -64,6 +68,11 @@ class Memory(Bytes):
     def now(self) -> Any:
         return self.array
 
+    def beside(self) -> tuple[Any, Any]:
+        """The bytes in front of it and behind it."""
+        start = self.array.ctypes.data - self.whole.ctypes.data
+        return self.whole[:start], self.whole[start + self.array.size :]
+
 
 class File(Bytes):
     """A file, and the segments by which engines have it open."""
@@ -96,10 +105,12 @@ class Flight:
 class Program:
     """Two engines, their memory, files, and transfers."""
 
-    def __init__(self, engines: list[tent.Engine], folder: Path, seed: int) -> None:
+    def __init__(
+        self, engines: list[tent.Engine], folder: Path, seed: int, memory: Callable[..., Memory] = Memory
+    ) -> None:
         self.engines, self.dice = engines, random.Random(seed)
         self.files = [File(folder / f"file {i}", self.dice) for i in range(3)]
-        self.memories = [Memory(engine, self.dice) for engine in engines for _ in range(2)]
+        self.memories = [memory(engine, self.dice) for engine in engines for _ in range(2)]
         self.open_ones: list[tuple[tent.Engine, File, tent.Segment, bool]] = []
         self.flights: list[Flight] = []
         self.seen: Counter[str] = Counter()
@@ -225,22 +236,39 @@ class Program:
     def spoil(self) -> None:
         inject(self.dice.choice(self.engines), self.dice.choice(NUISANCES))
 
+    def play(self) -> None:
+        """Takes the steps, closes the engines, and looks at all bytes."""
+        steps = {self.open: 12, self.close: 4, self.submit: 60, self.finish: 50, self.cancel: 4}
+        steps |= {self.cut: 2, self.scribble: 8, self.spoil: 3}
+        for step in self.dice.choices(list(steps), list(steps.values()), k=STEPS):
+            step()
+        while self.flights:
+            self.finish()
+        for engine in self.engines:
+            engine.close(timeout=10)
+        for of in (*self.files, *self.memories):
+            of.check("behind the end")
+        for memory in self.memories:
+            assert all((band == 0xA5).all() for band in memory.beside())
+        assert self.seen["completed"] > 10, self.seen
+
 
 def test_every_byte_of_the_files_is_where_the_model_has_it(
     engines: Callable[..., tent.Engine], keep: Callable[[Any], Any], folder: Path, seed: int
 ) -> None:
-    program = keep(Program([engines(allow_faults=True) for _ in range(2)], folder, seed))
-    steps = {program.open: 12, program.close: 4, program.submit: 60, program.finish: 50, program.cancel: 4}
-    steps |= {program.cut: 2, program.scribble: 8, program.spoil: 3}
-    for step in program.dice.choices(list(steps), list(steps.values()), k=STEPS):
-        step()
-    while program.flights:
-        program.finish()
-    for engine in program.engines:
-        engine.close(timeout=10)
-    for of in (*program.files, *program.memories):
-        of.check("behind the end")
-    for memory in program.memories:
-        start = memory.array.ctypes.data - memory.whole.ctypes.data
-        assert (memory.whole[:start] == 0xA5).all() and (memory.whole[start + memory.array.size :] == 0xA5).all()
-    assert program.seen["completed"] > 10, program.seen
+    keep(Program([engines(allow_faults=True) for _ in range(2)], folder, seed)).play()
+
+
+@pytest.mark.parametrize("native", ["2", "0"], ids=["nvidia-fs", "compat mode"])
+def test_every_byte_of_gpus_and_files_is_where_the_model_has_it(
+    library: str, cufile: str, folder: Path, seed: int, native: str
+) -> None:
+    """Memory of an emulated GPU, by an emulated cuFile or through the host."""
+    program = """
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    import random_files_side
+    random_files_side.play(sys.argv[2], int(sys.argv[3]))
+    """
+    emulated = {"TENT_LIBCUDA": library, "TENT_LIBCUFILE": cufile, "TENT_FAKECUFILE_NATIVE": native}
+    apart.passes(program, Path(__file__).parent, folder, seed, **emulated)
