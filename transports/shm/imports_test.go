@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -179,5 +180,58 @@ func TestFilesOfPeersLeaveUsAddresses(t *testing.T) {
 	require.LessOrEqual(t, a.tr.mapped.Load(), int64(mappedMost))
 	a.tr.Detach(number)
 	<-l.Done()
+	require.Zero(t, a.tr.mapped.Load())
+}
+
+// An owner may list anything: places behind the end of a file, sizes that wrap around, files that it does not have.
+// Imports of that say why they are none, and READs of those that are some fail without a fault of ours.
+func TestNoManifestHarmsItsReaders(t *testing.T) {
+	a, number, rail := newAlone(t, Settings{reach: reachMapped})
+	l := a.tr.links.Lookup(number)
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	dice := rand.New(rand.NewPCG(seed, 1))
+	sealed, err := unix.MemfdCreate("sealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	defer unix.Close(sealed)
+	require.NoError(t, unix.Ftruncate(sealed, 3*4096+17))
+	_, err = unix.FcntlInt(uintptr(sealed), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+	require.NoError(t, err)
+	var files []vm.File
+	for _, fd := range []int{0, sealed, int(a.tr.Manifest.File().Fd)} {
+		f, err := vm.FileOf(fd)
+		require.NoError(t, err)
+		files = append(files, f, vm.File{Fd: f.Fd, Dev: f.Dev, Ino: f.Ino + 1})
+	}
+	word := func() uint64 {
+		return []uint64{0, 1, 17, 4096, 3 * 4096, 3*4096 + 17, 1 << 46, 1 << 63, ^uint64(0) - 4095, ^uint64(0),
+			dice.Uint64()}[dice.IntN(11)]
+	}
+	b := area(t, 4096)
+	key, _, err := a.tr.Register(t.Context(), mem.Region{Addr: mem.AddressOf(b), Size: 4096, Fd: -1})
+	require.NoError(t, err)
+	mapped := 0
+	for range 500 {
+		d := offered(t, a)
+		name, e := readDescriptor(d, a.Self().ID)
+		require.Nil(t, e)
+		a.tr.Manifest.Write(name.Index, name.Generation, &manifest.Region{Addr: word(), Size: word(), At: word(),
+			Allows: mem.Permission(dice.IntN(4)), Fixed: dice.IntN(4) == 0, Shared: dice.IntN(4) > 0,
+			Named: dice.IntN(4) == 0, File: files[dice.IntN(len(files))]})
+		remote, err := a.tr.Import(number, d)
+		if err != nil {
+			continue
+		}
+		r := l.find(remote)
+		if r.base != 0 {
+			mapped++
+			require.LessOrEqual(t, r.told.At+r.size, uint64(r.on.size))
+		}
+		n := min(r.size, 4096)
+		a.tr.Inline([]*transport.Slice{{Op: transport.Read, Rail: rail, LocalKey: key, RemoteKey: remote,
+			Local: mem.AddressOf(b), Remote: r.size - n, Length: n}})
+		a.tr.Forget(number, remote)
+	}
+	require.Positive(t, mapped)
 	require.Zero(t, a.tr.mapped.Load())
 }
