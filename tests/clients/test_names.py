@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from channel import why_missing
 
+from tent import compat
 from tent.compat import mooncake, nixl
 
 # The real modules describe themselves in a process of their own, which some of them do not end well.
@@ -68,3 +71,22 @@ def test_mooncakes_engine_has_every_method_and_argument() -> None:
             continue  # it raises
         assert len(ours) >= len(names), name
         assert all(theirs.startswith("arg") or theirs == own for theirs, own in zip(names, ours)), (name, names, ours)
+
+
+def test_calls_of_nixl_have_their_outcomes() -> None:
+    """Results, messages and classes of errors, of calls that are right and wrong."""
+    if missing := why_missing("nixl"):
+        pytest.skip(f"the real nixl cannot be imported here: {missing}")
+    program = Path(__file__).with_name("calls_of_nixl.py")
+
+    def outcomes(**variables: str) -> list[Any]:
+        done = subprocess.run(
+            [sys.executable, program], capture_output=True, text=True, timeout=120, env=os.environ | variables
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+
+    real = outcomes()
+    assert len(real) > 50
+    before = os.environ.get("PYTHONPATH", "")
+    assert outcomes(PYTHONPATH=os.pathsep.join([compat.path(["nixl"]), before])) == real
