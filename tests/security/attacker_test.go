@@ -155,11 +155,12 @@ func flood(t *testing.T, address string, calls, bytes int, halt chan struct{}, f
 			}
 		})
 	}
-	go func() {
+	var all sync.WaitGroup
+	all.Go(func() {
 		<-halt
 		cancel()
 		running.Wait()
 		cc.CloseIdleConnections()
-	}()
-	return &running
+	})
+	return &all
 }

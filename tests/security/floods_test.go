@@ -53,8 +53,10 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 		all.close()
 	}()
 	full := make(chan struct{})
+	fill := sync.OnceFunc(func() { close(full) })
 	attack.Go(func() {
-		for round := 0; ; round++ {
+		defer fill() // also where no connection can be made any more, which ends the attack
+		for {
 			for range connectionsMany {
 				select {
 				case <-halt:
@@ -63,9 +65,7 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 					all.add(silent(t, e.Address()))
 				}
 			}
-			if round == 0 {
-				close(full)
-			}
+			fill()
 			select {
 			case <-halt:
 				return
