@@ -46,7 +46,8 @@ type file struct {
 // openFile opens the file, or makes it: complete before it has a name, so nobody ever sees half of one.
 func openFile(n *naming) (*file, *errs.Error) {
 	for range tries {
-		fd, err := unix.Open(n.path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		// A lease of the file (F_SETLEASE) would hold the call up for /proc/sys/fs/lease-break-time.
+		fd, err := unix.Open(n.path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err == nil {
 			return checked(n, fd)
 		}
@@ -205,8 +206,11 @@ func (n *naming) refused(err error) *errs.Error {
 	if unix.Lstat(n.path, &stat) == nil && int(stat.Uid) != unix.Geteuid() {
 		return n.foreignUser(int(stat.Uid))
 	}
-	if errors.Is(err, unix.ELOOP) {
+	switch {
+	case errors.Is(err, unix.ELOOP):
 		return n.unusable("is a symbolic link")
+	case errors.Is(err, unix.EAGAIN):
+		return n.unusable("has a lease of another program (F_SETLEASE)")
 	}
 	return errs.Wrap(codeOf(err), op, err).WithHint("%s names %s", n.key(), n.path)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -133,6 +134,39 @@ func TestARemovedFileIsFollowedByTheNextOne(t *testing.T) {
 		require.False(t, mapped(t, old.base))
 		_ = os.Remove(r.path() + "-away")
 	}
+}
+
+// Another program has a lease of the file, which holds up whoever opens it, up to 45 seconds.
+func TestALeaseOfTheFileHoldsNobodyUp(t *testing.T) {
+	r := newRig(t)
+	r.open().Close()
+	lessor, err := os.OpenFile(r.path(), os.O_RDONLY, 0)
+	require.NoError(t, err)
+	defer lessor.Close()
+	signal.Ignore(unix.SIGIO) // by which the kernel asks for the lease
+	defer signal.Reset(unix.SIGIO)
+	_, err = unix.FcntlInt(lessor.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	require.NoError(t, err)
+	require.ErrorContains(t, r.refused(nil), "has a lease of another program")
+	_, err = unix.FcntlInt(lessor.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	require.NoError(t, err)
+	r.open()
+}
+
+// A program that replaces the file without end takes no address space without end.
+func TestAFileThatIsReplacedWithoutEndIsLeftAlone(t *testing.T) {
+	r := newRig(t)
+	m := r.open()
+	for range replacedMax {
+		require.Nil(t, m.View(0).Cause)
+		require.NoError(t, os.Remove(r.path()))
+		m.settle(t.Context())
+	}
+	require.ErrorContains(t, m.View(0).Cause, "was replaced 1024 times")
+	require.NoError(t, os.RemoveAll(r.path()))
+	m.settle(t.Context())
+	require.Len(t, m.reserved, replacedMax)
+	require.Empty(t, r.content())
 }
 
 // mapped reports whether an address is taken.

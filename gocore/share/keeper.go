@@ -65,8 +65,14 @@ func (m *Memory) settle(ctx context.Context) (change bool, cause *errs.Error) {
 	return (before == nil) != (m.why == nil), m.why
 }
 
+// replacedMax bounds the files that an engine leaves: their addresses stay reserved until its end.
+const replacedMax = 1024
+
 // join opens the file and takes a row. The caller has m.mu, or is the only one.
 func (m *Memory) join(ctx context.Context, most time.Duration) *errs.Error {
+	if len(m.reserved) == replacedMax {
+		return m.name.unusable("was replaced %d times since this engine was opened", replacedMax)
+	}
 	f, err := openFile(&m.name)
 	if err != nil {
 		return err

@@ -90,9 +90,16 @@ func (r *rig) device(m *Memory, nic string) *Device {
 	return d
 }
 
+// until waits for a condition, which runs on the test's goroutine: a Device is for one at a time.
 func (r *rig) until(what string, ok func() bool) {
 	r.t.Helper()
-	require.Eventually(r.t, ok, patience, time.Millisecond, what)
+	for late := time.After(patience); !ok(); {
+		select {
+		case <-late:
+			r.t.Fatal("waited in vain for: " + what)
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // next returns the next report.
