@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import tent
 
@@ -90,12 +90,17 @@ class Parser(argparse.ArgumentParser):
 
     commands: tuple[str, ...] = ()
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Ends the program behind a help, a version or a mistake. An OSError where the help cannot be written."""
+        sys.stdout.flush()
+        super().exit(status, message)
+
 
 def parser() -> Parser:
     """The commands and their flags."""
     head = Parser(prog="tent", description="Moves bytes between memories of processes and machines.")
     head.add_argument("--version", action="version", version=f"tent {tent.__version__}")
-    commands = head.add_subparsers(required=True, metavar="command", parser_class=argparse.ArgumentParser)
+    commands = head.add_subparsers(required=True, metavar="command", parser_class=Parser)
 
     def add(word: str, function: Callable[[argparse.Namespace], int], *flags: Flag) -> None:
         text = (function.__doc__ or "").split("\n\n")[0]
@@ -222,8 +227,8 @@ def main(arguments: list[str] | None = None) -> int:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path or a peer may have letters that a terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         status = int(options.function(options))
         sys.stdout.flush()
     except (tent.TentError, TimeoutError) as error:

@@ -390,10 +390,11 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     done = run("bench", "--json", missing)
     assert done.returncode == 1 and done.stdout == "", "before it measures"
     assert done.stderr == f"tent: [Errno 2] No such file or directory: '{missing}'\n"
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([*TENT, "topo", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == 1 and done.stderr.startswith("tent: the output cannot be written: "), done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    for arguments in (["topo", "--json"], ["--help"], ["--version"], ["bench", "--help"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([*TENT, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode == 1 and done.stderr.startswith("tent: the output cannot be written: "), done.stderr
+        assert len(done.stderr.splitlines()) == 1
     closed = subprocess.run(["sh", "-c", '"$@" 2>&- >&-', "-", *TENT, "topo"], timeout=60)
     assert closed.returncode == 0, "nobody wants to read it"
 
