@@ -232,6 +232,12 @@ class Handle:
                 pass
         return True
 
+    def _has_closed(self) -> bool:
+        """Whether the engine is closed, and no other thread is closing it."""
+        if ended := self._closed and self._closing.acquire(blocking=False):
+            self._closing.release()
+        return ended
+
     def _under_way(self) -> list[int]:
         """The ids of all batches that are under way, from the shared page: those of dropped transfers and of the
         integer level too."""

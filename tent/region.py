@@ -422,7 +422,7 @@ class Region:
         try:
             states = self.transports
         except AddressNotRegisteredError:  # a lease of which the time is up, or the region was closed
-            return " closed"
+            return " closed" if self.closed else " closing"
         except TentError:
             return ""
         return "".join(f" {state.split(':')[0]} over {name}" for name, state in states.items() if state != "ready")
@@ -478,9 +478,10 @@ class Lease(Region):
 
     @property
     def closed(self) -> bool:
-        """Whether peers have lost access for good: it was closed, its time is up, or its region was closed."""
+        """Whether peers have lost access for good: it was closed, its time is up, or its region was closed. A peer that
+        does not let go when the time is up delays that."""
         if self._closed or self._engine.closed:
-            return True
+            return self._closed or self._engine._has_closed()
         try:
             self._engine._call(self._engine._library.pybind_LeaseToken, self._id)
         except InvalidEntryError:
@@ -490,7 +491,7 @@ class Lease(Region):
     def renew(self, expires: float | str | None) -> None:
         """Gives the lease another end, `expires` seconds from now on; None is no end but that of its region.
 
-        Raises InvalidEntryError for a lease that has ended: it cannot come back, share the range again.
+        Raises InvalidEntryError once the time is up, or it was closed: it cannot come back, share the range again.
         """
         self._check_open()
         self._engine._call(self._engine._library.pybind_RenewLease, self._id, _expires(expires))

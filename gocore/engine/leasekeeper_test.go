@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -99,10 +100,14 @@ func TestALeaseThatIsHeldUpAtItsEndEndsLater(t *testing.T) {
 	h.await(t, "the first try", func() bool { return len(h.revokes) > 0 })
 	h.locked(func() {
 		require.Contains(t, h.keys, key)
-		h.held = 0
 	})
+	_, err = w.Token(id)
+	require.NoError(t, err, "a peer is inside: the lease has not ended")
+	require.Equal(t, errs.InvalidEntry, errs.CodeOf(w.Renew(id, time.Hour)), "its end cannot be stopped")
+	h.locked(func() { h.held = 0 })
 	h.await(t, "the end of the lease", func() bool { _, there := h.keys[key]; return !there })
-	require.Nil(t, w.regions.get(id))
+	_, err = w.Token(id)
+	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err))
 }
 
 // clinging is a transport with peers that let no key go before the test says so, but for one.

@@ -100,6 +100,16 @@ func (t *regionTable) get(id mem.RegionID) *region {
 	return nil
 }
 
+// reachable returns a region or lease that peers may still reach: it is open, or was closed and is on its way out.
+func (t *regionTable) reachable(id mem.RegionID) *region {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.slotLocked(id); s != nil {
+		return s.region
+	}
+	return nil
+}
+
 // add makes a region visible, or all ranges of a lease. The first comes last, so readers without the lock see it with
 // all others or not at all. A name of it that is in use is an error.
 func (t *regionTable) add(list ...*region) *errs.Error {

@@ -343,6 +343,23 @@ def test_a_step_that_fails_keeps_no_engine_open(
         both.far.open(both.near.address)
 
 
+def test_a_lease_ends_with_its_engine_and_no_sooner(
+    engine: tent.Engine, keep: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers reach it until Go has closed."""
+    region = keep(engine.allocate(4096))
+    lease = keep(region.share(region[0:64]))
+    seen, finish = [], closing._finish
+
+    def beside(*arguments: Any) -> None:
+        seen.append((engine.closed, lease.closed))
+        finish(*arguments)
+
+    monkeypatch.setattr(closing, "_finish", beside)
+    engine.close()
+    assert seen == [(True, False)] and lease.closed
+
+
 @pytest.mark.parametrize("bound", [True, False])
 def test_a_watcher_that_comes_beside_a_close_is_called(
     pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, bound: bool
