@@ -43,10 +43,11 @@ async def result(transfer: Transfer) -> int:
 
 async def result_within(transfer: Transfer, timeout: float | str | None) -> int:
     """transfer.result(timeout) without blocking the loop. A time-out leaves the transfer alone."""
-    if timeout is not None and not transfer.done():
+    if timeout is not None:
         seconds = seconds_of(timeout)  # before there is a coroutine that nobody would await
         try:
-            await asyncio.wait_for(_end(transfer), seconds)
+            if not transfer.done():
+                await asyncio.wait_for(_end(transfer), seconds)
         except asyncio.TimeoutError:
             raise TimeoutError(f"the transfer has not ended within {limit_of(timeout)}; it goes on") from None
     return await result(transfer)

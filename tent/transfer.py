@@ -16,7 +16,7 @@ from .errors import InvalidArgumentError, TentError, TransferError, transfer_err
 from .gpu_stream import handle
 from .loop import run_soon
 from .page import CANCELED, CELL_WORDS, COMPLETED, PENDING
-from .quantities import limit_of, list_of
+from .quantities import limit_of, list_of, seconds_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -108,6 +108,8 @@ class Transfer:
             state = self._state()
         if state <= PENDING:
             state = self._await_end(timeout)
+        elif timeout is not None:
+            seconds_of(timeout)
         if state == COMPLETED:
             return self._total if self._total >= 0 else self.bytes
         self._asked = True
@@ -115,18 +117,13 @@ class Transfer:
 
     def exception(self, timeout: float | str | None = None) -> TransferError | None:
         """Waits like result() and returns the error instead of raising it; None if it has COMPLETED."""
-        state = self._state()
-        if state <= PENDING:
-            state = self._await_end(timeout)
+        state = self._end(timeout)
         self._asked = True
         return None if state == COMPLETED else self._error(state)
 
     def wait(self, timeout: float | str | None = None) -> TransferStatusEnum:
         """Waits for the end and returns the final state, whichever it is. The builtin TimeoutError if time runs out."""
-        state = self._state()
-        if state <= PENDING:
-            state = self._await_end(timeout)
-        return TransferStatusEnum(state)
+        return TransferStatusEnum(self._end(timeout))
 
     def cancel(self) -> bool:
         """Asks it to end soon; False if it has ended already. Its end comes within fence_timeout_*: wait for it."""
@@ -316,6 +313,15 @@ class Transfer:
         """Raises the error in hand again, unless another thread has closed the engine, which settled this transfer."""
         if self._outcome is None:
             raise  # noqa: PLE0704
+
+    def _end(self, timeout: float | str | None) -> int:
+        """Waits for the end and returns the state. A wrong time is an error also where the end has come before."""
+        state = self._state()
+        if state <= PENDING:
+            return self._await_end(timeout)
+        if timeout is not None:
+            seconds_of(timeout)
+        return state
 
     def _await_end(self, timeout: float | str | None) -> int:
         """Waits in Go, in slices such that Ctrl-C works, and returns the final state."""

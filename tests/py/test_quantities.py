@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -74,6 +75,10 @@ def test_what_is_no_time_is_one_error_everywhere(engine: tent.Engine, wrong: Any
         lambda: engine.write_ranges(region, [0], region, [64], [64], timeout=wrong),
         lambda: engine.batch(timeout=wrong),
         lambda: engine.open("127.0.0.1:1", timeout=wrong),
+        lambda: moved.result(wrong),
+        lambda: moved.exception(wrong),
+        lambda: moved.wait(wrong),
+        lambda: asyncio.run(moved.result_async(wrong)),
         lambda: tent.wait([moved], timeout=wrong),
         lambda: tent.as_completed([moved], timeout=wrong),
         lambda: engine.notifications.get(wrong),
