@@ -21,6 +21,7 @@ from .quantities import bytes_of, integer_of, list_of, text_of
 from .rights import identities, permission_of
 
 if TYPE_CHECKING:
+    from .admission import PeerInfo
     from .handle import Handle
     from .segment import Segment
 
@@ -212,20 +213,25 @@ class Region:
         return {"shape": (self.size,), "typestr": "|u1", "data": self.view, "version": 3}
 
     def fence(
-        self, peer: Segment | str | None = None, timeout: float | str | None = 30, pages: Iterable[int] | None = None
+        self,
+        peer: Segment | PeerInfo | str | None = None,
+        timeout: float | str | None = 30,
+        pages: Iterable[int] | None = None,
     ) -> None:
         """Returns when nothing that began before can read or write here any more; the region stays open.
 
         Transfers that peers began before fail, also where they have not been sent yet; later ones pass, but for one of
         a peer that is only just connecting (Segment.connect() ends that). A peer that does not answer delays it by a
-        second at most. `peer` limits it to one peer; `pages` allows a narrower fence, this one always covers the whole
-        region. The builtin TimeoutError if `timeout` seconds were not enough.
+        second at most. `peer` limits it to one, a Segment, a row of Engine.peers() or an address, or to those with an
+        identity: "spiffe://prod/prefill/*", "id:" and a peer_id. `pages` allows a narrower fence, this one always
+        covers the whole region.
+
+        Raises InvalidEntryError where `peer` is nobody, and the builtin TimeoutError if `timeout` seconds were not
+        enough.
         """
-        address = text_of(getattr(peer, "address", peer), "peer")
+        who = text_of(getattr(peer, "id", None) or getattr(peer, "address", peer), "peer")
         self._check_open()
-        self._engine._call_long(
-            self._engine._library.pybind_FenceRegion, self._id, address, _native.milliseconds(timeout)
-        )
+        self._engine._call_long(self._engine._library.pybind_FenceRegion, self._id, who, _native.milliseconds(timeout))
 
     def remap(self, offset: int | str = 0, length: int | str | None = None, timeout: float | str | None = 30) -> None:
         """Says that other pages, or none, are behind `length` bytes from `offset` on: memory that grows or shrinks.
@@ -268,7 +274,10 @@ class Region:
         return {name: f"{on['state']}: {on['why']}" if on["why"] else on["state"] for name, on in found.items()}
 
     async def fence_async(
-        self, peer: Segment | str | None = None, timeout: float | str | None = 30, pages: Iterable[int] | None = None
+        self,
+        peer: Segment | PeerInfo | str | None = None,
+        timeout: float | str | None = 30,
+        pages: Iterable[int] | None = None,
     ) -> None:
         """fence() without blocking the event loop."""
         await _aio.in_thread(self.fence, peer, timeout, pages)

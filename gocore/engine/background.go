@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // background is the goroutines of a part of the engine, which embeds it above the fields that mu guards. None begins
@@ -49,6 +50,24 @@ func sideBySide[T any](list []T, most int, work func(T)) {
 		})
 	}
 	working.Wait()
+}
+
+// eachAtOnce bounds the leases of a region, or the peers, that are worked on at the same time.
+const eachAtOnce = 16
+
+// each calls a function for every item, several at once, and returns the first error. A peer that is slow delays all of
+// them once.
+func each[T any](list []T, do func(T) error) error {
+	var first atomic.Pointer[error]
+	sideBySide(list, eachAtOnce, func(item T) {
+		if err := do(item); err != nil {
+			first.CompareAndSwap(nil, &err)
+		}
+	})
+	if err := first.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // broadcast wakes all goroutines that wait for a change, as sync.Cond does, and is waited for beside a timer or a

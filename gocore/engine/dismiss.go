@@ -36,12 +36,12 @@ func (e *Engine) Disconnect(ctx context.Context, who string) (int, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
-	names, patternErr := security.ParseNames("disconnect", []string{who})
+	named := namedBy(who)
 	cause := errs.New(errs.PeerNotAdmitted, "peer", "this engine has disconnected the peer").
 		WithScope(errs.ScopeLink, errs.SideLocal)
 	var list []transport.Peer
 	for _, p := range e.Peers() {
-		if p.Peer.ID.String() == who || p.Peer.Address == who || patternErr == nil && names.Admit(p.Peer.Names()) {
+		if p.Peer.Address == who || named(p.Peer) {
 			list = append(list, p.Peer)
 		}
 	}
@@ -50,6 +50,12 @@ func (e *Engine) Disconnect(ctx context.Context, who string) (int, error) {
 			WithHint("engine.peers() lists them; it takes an address, an ID, or a pattern of identities")
 	}
 	return len(list), e.dismiss(ctx, list, cause)
+}
+
+// namedBy reports for a peer whether a text is its ID, or a pattern of an identity that it proves.
+func namedBy(who string) func(transport.Peer) bool {
+	names, err := security.ParseNames("peer", []string{who})
+	return func(p transport.Peer) bool { return p.ID.String() == who || err == nil && names.Admit(p.Names()) }
 }
 
 // dismiss ends the access of peers. All of them lose their lanes before anybody waits for bytes under way, and one that

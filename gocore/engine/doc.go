@@ -64,7 +64,7 @@
 //	renewals       one for each peer that is asked for its description again
 //	leases         the keeper, while some lease has an end, and one for each that ends
 //	regionWork     registrations of transports that pin pages, and the end of a region without users
-//	sideBySide         calls side by side, within the call that makes them
+//	sideBySide     calls side by side, within the call that makes them
 //
 // The first three are Engine.routines, and the next five the background of a part. Close ends them in the order that
 // stands there. A driver may hang in the registration of a region or in its end: such a goroutine of regionWork alone

@@ -12,37 +12,33 @@ import (
 // A fence is a number: the owner counts its fences, each task carries the newest that its engine knew of the owner when
 // the task began, and the owner refuses slices that are older than the last fence of a region. See transport.Epoch.
 
-// FenceRegion keeps the region and returns when no transfer that the peer began before can touch it; an empty address
-// means all peers. Such a transfer fails, also where it has not been sent yet; those that begin afterwards pass. The
-// leases of the region are fenced with it.
+// FenceRegion keeps the region and returns when no transfer that a peer began before can touch it. who is an address,
+// an ID or a pattern of identities; an empty one means all peers. Such a transfer fails, also where it has not been
+// sent yet; those that begin afterwards pass. The leases of the region are fenced with it. Of several peers, one that
+// does not answer keeps no other from its fence.
 //
 // A peer that has our description and no lane yet has not heard of the fence. A transfer of it that begins afterwards
 // may fail, too, and Connect prevents that.
-func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress string) error {
+func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, who string) error {
 	r, closed := e.openRegion("fence", id)
 	if closed != nil {
 		return closed
 	}
-	if peerAddress == "" {
+	if who == "" {
 		return e.fence(ctx, r, nil, e.nextEpoch())
 	}
-	peers, err := e.peersAt(ctx, peerAddress)
+	peers, err := e.peersMeant(ctx, who)
 	if err != nil {
 		return err
 	}
 	epoch := e.nextEpoch()
-	for i := range peers {
-		if err := e.fence(ctx, r, &peers[i], epoch); err != nil {
-			return err
-		}
-	}
-	return nil
+	return each(peers, func(p transport.Peer) error { return e.fence(ctx, r, &p, epoch) })
 }
 
 // fence fences a region and its leases.
 func (e *Engine) fence(ctx context.Context, r *region, from *transport.Peer, epoch transport.Epoch) error {
 	err := e.revoke(ctx, r, from, epoch)
-	leases := eachLease(r.parts.open(), func(l *region) error { return e.fence(ctx, l, from, epoch) })
+	leases := each(r.parts.open(), func(l *region) error { return e.fence(ctx, l, from, epoch) })
 	return cmp.Or(err, leases)
 }
 
@@ -80,7 +76,7 @@ func (e *Engine) RemapRegion(ctx context.Context, id mem.RegionID, offset, lengt
 
 // remapLeases does for leases, and for their further ranges, the same as remap for their region.
 func (e *Engine) remapLeases(ctx context.Context, list []*region, begin, end uintptr) error {
-	return eachLease(list, func(l *region) error {
+	return each(list, func(l *region) error {
 		if err := e.remapLeases(ctx, l.parts.open(), begin, end); err != nil {
 			return err
 		}

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -288,24 +287,6 @@ func (p *parts) remap() []*region {
 	defer p.mu.Unlock()
 	p.remaps++
 	return slices.Collect(maps.Keys(p.list))
-}
-
-// partsAtOnce bounds the leases of a region that are closed, fenced or remapped at the same time.
-const partsAtOnce = 16
-
-// eachLease calls the function for every lease, several at once, and returns the first error. A peer that is slow
-// delays all of them once.
-func eachLease(list []*region, do func(*region) error) error {
-	var first atomic.Pointer[error]
-	sideBySide(list, partsAtOnce, func(l *region) {
-		if err := do(l); err != nil {
-			first.CompareAndSwap(nil, &err)
-		}
-	})
-	if err := first.Load(); err != nil {
-		return *err
-	}
-	return nil
 }
 
 // Renew gives a lease another end, counted from now on; 0 is none. It is InvalidEntry for one that has ended, also

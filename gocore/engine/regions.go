@@ -222,24 +222,24 @@ func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) e
 	if r.lease != nil {
 		e.leases.end(r)
 	}
-	err := eachLease(r.parts.open(), func(l *region) error { return e.closeRegion(ctx, l.ID, "region closed") })
+	err := each(r.parts.open(), func(l *region) error { return e.closeRegion(ctx, l.ID, "region closed") })
 	late := e.finishRegistering(ctx, r)
 	// One peer that a lease waits for, or one transport that hangs, lets no other peer stay in.
 	err = cmp.Or(err, late, e.revoke(ctx, r, nil, transport.ForGood))
 	if err == nil && !e.regions.outOfReach(r) {
 		return nil
 	}
-	if err == nil && r.lease != nil {
+	if r.lease == nil || err != nil {
+		e.announce(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
+	}
+	if err != nil {
+		return err
+	}
+	if r.lease != nil {
 		e.leaseEnded(r, why)
-		r.unuse()
-		return e.awaitDrivers(ctx, r)
 	}
-	e.announce(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
-	if err == nil {
-		r.unuse()
-		err = e.awaitDrivers(ctx, r)
-	}
-	return err
+	r.unuse()
+	return e.awaitDrivers(ctx, r)
 }
 
 // awaitDrivers waits for the transports that are forgetting a region, if one pins pages; nil is none. Pages that a

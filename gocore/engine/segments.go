@@ -283,20 +283,34 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 	return p
 }
 
-// peersAt returns the engines that an address means: those that are open under it, else the one that answers there. A
-// peer may call itself by another address, so a fence must not go by that. The error is InvalidEntry if there is none.
-func (e *Engine) peersAt(ctx context.Context, address string) (list []transport.Peer, err error) {
-	for _, p := range e.segments.where(func(p *peer) bool { return p.identity.Address == address && p.file == nil }) {
+// peersMeant returns the engines that a text means: those that are open under it as an address, else the listed ones
+// with that ID or an identity of that pattern, else the one that answers at the address. A peer may call itself by
+// another address, so a fence must not go by that. The error is InvalidEntry if there is none.
+func (e *Engine) peersMeant(ctx context.Context, who string) (list []transport.Peer, err error) {
+	for _, p := range e.segments.where(func(p *peer) bool { return p.identity.Address == who && p.file == nil }) {
 		list = append(list, p.identity)
 	}
 	if len(list) > 0 {
 		return list, nil
 	}
-	identity, failure := e.client.Open(ctx, address)
-	if failure != nil {
-		return nil, errs.New(errs.InvalidEntry, "fence", "no peer is open under %q, and none answers there: %v",
-			address, failure).
-			WithHint("give the segment of the peer, or fence without a peer, which fences all of them")
+	named := namedBy(who)
+	for _, p := range e.Peers() {
+		if named(p.Peer) {
+			list = append(list, p.Peer)
+		}
+	}
+	if len(list) > 0 {
+		return list, nil
+	}
+	identity, why := transport.Peer{}, meta.CheckAddress(who)
+	if why == nil {
+		identity, why = e.client.Open(ctx, who)
+	}
+	if why != nil {
+		return nil, errs.New(errs.InvalidEntry, "fence", "no peer is %q, and none answers there: %v",
+			errs.Printable(who, strangerTextMax), why).
+			WithHint("give the segment of the peer, its ID, or a pattern of identities that engine.peers() has; " +
+				"without a peer all of them are fenced")
 	}
 	return append(list, identity), nil
 }

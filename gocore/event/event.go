@@ -85,7 +85,7 @@ var kinds = [...]struct{ name, help string }{
 	Withdrawn: {"withdrawn", "A peer confirmed a withdrawal that was open: its link carries bytes again."},
 	Stalled:   {"stalled", "A request reached the stall limit: it was served this long without progress."},
 	RegionClosed: {"region_closed",
-		"The region named in `rail` was closed: no peer can touch its bytes any more."},
+		"The region named in `rail` was closed: no peer can touch its bytes any more. With `error` one still may."},
 	SegmentOpened: {"segment_opened", "A segment was opened."},
 	SegmentClosed: {"segment_closed", "A segment was closed."},
 	RailPaused: {"rail_paused",

@@ -2,8 +2,10 @@ package tests
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,10 +83,21 @@ func TestAFenceForOnePeerMeansThatEngineOrFails(t *testing.T) {
 	require.NoError(t, owner.CloseSegment(s))
 	require.Equal(t, []*transport.Peer{nil}, fenced(""))
 
+	_, err = writer.OpenSegment(context.Background(), owner.Address()) // one that calls need not be reached by its address
+	require.NoError(t, err)
+	for _, name := range []string{writer.Self().ID.String(), "id:" + writer.Self().ID.String(), fmt.Sprint("uid:", os.Getuid())} {
+		peers := fenced(name)
+		require.Len(t, peers, 1)
+		require.Equal(t, writer.Self().ID, peers[0].ID, name)
+	}
+
 	spy.peers = nil
 	err = owner.FenceRegion(context.Background(), id, "127.0.0.1:9") // the discard port: nobody listens
 	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err), "%v", err)
 	require.ErrorContains(t, err, "127.0.0.1:9")
+	for _, nobody := range []string{"dns:other.svc", owner.Self().ID.String()} {
+		require.Equal(t, errs.InvalidEntry, errs.CodeOf(owner.FenceRegion(context.Background(), id, nobody)), nobody)
+	}
 	require.Empty(t, spy.peers)
 }
 

@@ -23,6 +23,7 @@ LAYERS = ORDER.split()
 UPWARDS = {
     ("callback", "transfer"): "a callback is called with its transfer, which makes it",
     ("region", "segment"): "fence() takes a peer, and a peer's regions are sliced as own ones are",
+    ("region", "admission"): "fence() takes a row of Engine.peers()",
     ("aio", "stream"): "the bridge to asyncio waits for items; streams load it at the first await",
     ("aio", "transfer"): "the bridge to asyncio waits for transfers; they load it at the first await",
 }

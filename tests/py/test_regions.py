@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from conftest import Pair
 
 import tent
 
@@ -130,3 +132,16 @@ def test_remaps_outside_of_the_region(engines: Callable[..., tent.Engine], offse
 def test_memory_of_allocate_keeps_its_pages(engines: Callable[..., tent.Engine]) -> None:
     with engines().allocate(PAGE) as own, pytest.raises(tent.InvalidArgumentError, match="keeps its pages"):
         own.remap()
+
+
+def test_a_fence_names_its_peers_by_all_that_peers_are_known_by(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    near = both.near.peer_id
+    row = next(peer for peer in both.far.peers() if peer.id == near)
+    for peer in (row, near, f"id:{near}", f"id:{near[:16]}*", both.near.address, f"uid:{os.getuid()}"):
+        both.offered.fence(peer, timeout=10)
+    for nobody in ("dns:other.svc", f"id:{both.far.peer_id}", "127.0.0.1:9"):
+        with pytest.raises(tent.InvalidEntryError, match="no peer is"):
+            both.offered.fence(nobody, timeout=10)
+    both.theirs.expect(0, both.mine.expected)
+    both.near.write(both.local, both.remote).result(10)
