@@ -100,7 +100,7 @@ type Engine struct {
 
 	// Peers.
 	segments  segmentTable
-	planEpoch atomic.Uint64 // grows when links or keys change: plans of before are made anew
+	planEpoch atomic.Uint64 // grows when links or keys for all peers change: plans of before are made anew
 	server    *control.Server
 	client    *control.Client
 	visitors  visitors

@@ -30,6 +30,7 @@ type peer struct {
 	gone    atomic.Pointer[errs.Error] // why no transfer to it is possible any more
 
 	links atomic.Pointer[[]attachment] // by transport; link 0: not attached. Replaced as a whole under mu
+	plans atomic.Uint64                // grows when these or keys of its regions change: plans of before are made anew
 
 	epoch   atomic.Uint64                 // the newest of its fences that is known, see fences.go
 	readers atomic.Pointer[[]epochReader] // where to look for a newer one
@@ -80,9 +81,12 @@ type remoteRegion struct {
 type plannedFrom struct {
 	local *region
 	want  wanted
-	epoch uint64
+	epoch planEpoch
 	plan  *plan.Plan
 }
+
+// planEpoch counts the changes of links and keys: of those that plans to all peers have, and of those to one.
+type planEpoch struct{ all, one uint64 }
 
 // wanted has everything that a plan depends on besides the two regions.
 type wanted struct {
@@ -163,7 +167,7 @@ func (p *peer) attach() (owed []func()) {
 	}
 	p.links.Store(&links)
 	p.readEpochs(links)
-	e.planEpoch.Add(1)
+	p.replan()
 	return append(owed, e.runSteps)
 }
 
@@ -349,7 +353,7 @@ func (p *peer) match(t *Terms, local *region, remote *remoteRegion, length uint6
 
 // planFor returns the plan between two regions, made at first use and again when links or keys have changed.
 func (p *peer) planFor(local *region, remote *remoteRegion, t *Terms, policy int) (*plan.Plan, *errs.Error) {
-	epoch := p.engine.planEpoch.Load()
+	epoch := planEpoch{p.engine.planEpoch.Load(), p.plans.Load()}
 	cached := remote.plans.Load()
 	if cached != nil {
 		for i := range *cached {
@@ -481,6 +485,16 @@ func (p *peer) detach(cause *errs.Error) {
 		e.step()
 		e.unlockAndDrain()
 	}
-	e.planEpoch.Add(1)
+	p.replan()
 	e.runSteps()
+}
+
+// replan makes plans of before anew: the links of the peer or the keys of its regions have changed. Plans to others stay,
+// but links to ourselves are hops of plans to all peers.
+func (p *peer) replan() {
+	if p.identity.Self {
+		p.engine.planEpoch.Add(1)
+	} else {
+		p.plans.Add(1)
+	}
 }

@@ -175,7 +175,7 @@ func (p *peer) adopt(t *remoteTable, old map[mem.RegionID]*remoteRegion) {
 	p.mu.Unlock()
 	e := p.engine
 	if changed {
-		e.planEpoch.Add(1)
+		p.replan()
 	}
 	if len(news.rekeys) > 0 {
 		now := clock.Now()

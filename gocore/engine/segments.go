@@ -39,12 +39,13 @@ func (h *handle) regionOf(at Remote) mem.RegionID {
 	return at.Region
 }
 
-// segmentTable is read without a lock, replaced as a whole.
+// segmentTable is read without a lock, and written under mu. An open or a close costs the same however many there are.
 type segmentTable struct {
 	mu          sync.Mutex
-	open        atomic.Pointer[[]*handle] // by slot, nil where closed
-	generations []uint32                  // by slot, of the next handle there
-	peers       map[peerKey]*peer         // guarded by mu
+	open        atomic.Pointer[[]atomic.Pointer[handle]] // by slot, nil where closed; a longer one takes its place
+	free        []uint32                                 // slots, the one that was given back last at the end
+	generations []uint32                                 // by slot, of the next handle there
+	peers       map[peerKey]*peer                        // guarded by mu
 	numbers     uint32
 }
 
@@ -61,7 +62,7 @@ func (p *peer) key() peerKey { return peerKey{p.identity.Address, p.identity.ID}
 func (t *segmentTable) get(id SegmentID) (*handle, *errs.Error) {
 	if list := t.open.Load(); list != nil && id >= 0 {
 		if slot := int(uint32(id)); slot < len(*list) {
-			if h := (*list)[slot]; h != nil && h.id == id {
+			if h := (*list)[slot].Load(); h != nil && h.id == id {
 				return h, nil
 			}
 		}
@@ -71,35 +72,51 @@ func (t *segmentTable) get(id SegmentID) (*handle, *errs.Error) {
 
 // add gives the handle an id. The caller holds mu.
 func (t *segmentTable) add(h *handle) {
-	var list []*handle
-	if p := t.open.Load(); p != nil {
-		list = append(list, *p...)
-	}
-	slot := 0
-	for slot < len(list) && list[slot] != nil {
-		slot++
-	}
-	if slot == len(list) {
-		list = append(list, nil)
-		t.generations = append(t.generations, 0)
-	}
+	slot := t.takeSlot()
 	h.id = SegmentID(t.generations[slot])<<32 | SegmentID(slot)
 	t.generations[slot] = (t.generations[slot] + 1) % generationsMax
-	list[slot] = h
-	t.open.Store(&list)
+	(*t.open.Load())[slot].Store(h)
+}
+
+// takeSlot returns a slot without a handle. The caller holds mu.
+func (t *segmentTable) takeSlot() uint32 {
+	if n := len(t.free); n > 0 {
+		slot := t.free[n-1]
+		t.free = t.free[:n-1]
+		return slot
+	}
+	slot := len(t.generations)
+	t.generations = append(t.generations, 0)
+	var list []atomic.Pointer[handle]
+	if p := t.open.Load(); p != nil {
+		list = *p
+	}
+	if slot == len(list) {
+		longer := make([]atomic.Pointer[handle], max(16, 2*slot))
+		for i := range list {
+			longer[i].Store(list[i].Load())
+		}
+		t.open.Store(&longer)
+	}
+	return uint32(slot)
 }
 
 func (t *segmentTable) drop(h *handle) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	list := append([]*handle(nil), *t.open.Load()...)
 	slot := uint32(h.id)
-	if list[slot] != h {
+	if !(*t.open.Load())[slot].CompareAndSwap(h, nil) {
 		return false
 	}
-	list[slot] = nil
-	t.open.Store(&list)
+	t.free = append(t.free, slot)
 	return true
+}
+
+// count returns the number of open handles, without our own memory.
+func (t *segmentTable) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.generations) - len(t.free) - 1
 }
 
 // enterLocked makes a record the one of its peer.

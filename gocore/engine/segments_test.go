@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,6 +58,29 @@ func TestNumbersOfSegmentsComeAgain(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, r.CloseSegment(id))
 	}
+}
+
+// An open beside many other handles takes no more memory than beside one: nothing is copied.
+func TestAHandleAllocatesTheSameBesideAnyNumberOfOthers(t *testing.T) {
+	var table segmentTable
+	cost := func(handles int) uint64 {
+		for table.count() < handles {
+			table.add(new(handle))
+		}
+		const opens = 100
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range opens {
+			h := new(handle)
+			table.add(h)
+			require.True(t, table.drop(h))
+			require.False(t, table.drop(h))
+		}
+		runtime.ReadMemStats(&after)
+		return (after.TotalAlloc - before.TotalAlloc) / opens
+	}
+	few := cost(10)
+	require.Less(t, cost(20_000), few+1<<10, "bytes")
 }
 
 // Two handles of a peer share its links, and a handle is given back once. Our own memory stays open.

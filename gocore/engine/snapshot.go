@@ -48,13 +48,7 @@ func (e *Engine) countRegions(s *metrics.Snapshot) {
 		s.Regions++
 		s.RegisteredBytes += r.Size
 	}
-	if list := e.segments.open.Load(); list != nil {
-		for _, h := range *list {
-			if h != nil && h.id != Local {
-				s.Segments++
-			}
-		}
-	}
+	s.Segments = e.segments.count()
 	s.Peers = len(e.segments.where(func(p *peer) bool {
 		return p.file == nil && p.ready.Load() && p.gone.Load() == nil
 	}))
