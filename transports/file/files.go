@@ -39,9 +39,9 @@ type file struct {
 	slow     [2]atomic.Bool         // by operation: the file system knows no RWF_NOWAIT, so one cannot know
 
 	// Guarded by base.mu.
-	users   int    // slices, synchronisations and a reopening that hold it
-	used    uint64 // base.tick of its last use
-	gone    bool   // its link was detached
+	users   int               // slices, synchronisations and a reopening that hold it
+	place   kit.Element[file] // in base.unheld
+	gone    bool              // its link was detached
 	opening bool
 	waiting kit.List[item] // items that wait for its descriptors
 	sync    struct {
@@ -296,9 +296,8 @@ func (t *base) enter(f *file, number transport.Link) (transport.RemoteKey, error
 	}
 	l.files = append(l.files, f)
 	t.shareInode(f)
-	t.tick++
-	f.used = t.tick
 	t.openFiles++
+	t.unheld.PushBack(f, &f.place)
 	surplus := t.evict()
 	t.mu.Unlock()
 	t.closeAll(surplus)
@@ -308,8 +307,7 @@ func (t *base) enter(f *file, number transport.Link) (transport.RemoteKey, error
 // hold takes a use of a file. The caller holds t.mu.
 func (t *base) hold(f *file) {
 	f.users++
-	t.tick++
-	f.used = t.tick
+	f.place.Leave()
 }
 
 // release gives a use back and returns descriptors to close, since its link is gone or too many files are open. The
@@ -318,12 +316,13 @@ func (t *base) release(f *file) openEnds {
 	f.users--
 	switch {
 	case f.users > 0:
+		return nothingOpen
 	case f.gone:
 		return t.forget(f)
-	case t.openFiles > t.settings.Descriptors:
-		return t.evict()
+	case f.isOpen():
+		t.unheld.PushBack(f, &f.place)
 	}
-	return nothingOpen
+	return t.evict()
 }
 
 // forget removes a file that nobody holds, of a link that is gone. The caller holds t.mu.
@@ -332,6 +331,7 @@ func (t *base) forget(f *file) openEnds {
 		return nothingOpen
 	}
 	t.leaveInode(f)
+	f.place.Leave()
 	if f.isOpen() {
 		t.openFiles--
 	}
@@ -344,12 +344,7 @@ func (t *base) evict() openEnds {
 	if t.openFiles <= t.settings.Descriptors {
 		return nothingOpen
 	}
-	var oldest *file
-	for _, f := range t.files.All() {
-		if f.users == 0 && f.isOpen() && (oldest == nil || f.used < oldest.used) {
-			oldest = f
-		}
-	}
+	oldest := t.unheld.PopFront()
 	if oldest == nil {
 		return nothingOpen
 	}

@@ -58,3 +58,21 @@ func TestAFileThatIsLeftWhileItIsOpenedAgainIsClosed(t *testing.T) {
 		})
 	}
 }
+
+// Of too many open files, the one that was used longest ago gives its descriptors back, and not the one that was opened
+// first.
+func TestTheFileThatWasUsedLongestAgoIsClosed(t *testing.T) {
+	both(t, Settings{Descriptors: 2}, func(t *testing.T, r *rig) {
+		folder, m := t.TempDir(), r.memory(4096, true)
+		file := func(name string) *opened {
+			return r.open(transport.FileSpec{Path: filepath.Join(folder, name), Create: true, Size: 4096})
+		}
+		first, second := file("a"), file("b")
+		r.must(first.slice(transport.Read, m, 0, 0, 4096))
+		third := file("c")
+		b := r.tr.(interface{ itself() *base }).itself()
+		for o, open := range map[*opened]bool{first: true, second: false, third: true} {
+			require.Equal(t, open, b.files.Lookup(o.key).isOpen(), o.file.Path)
+		}
+	})
+}

@@ -131,6 +131,9 @@ func (l *link) revive() bool {
 // cutOff takes back every item of a link, of all links for nil. It returns those that nothing is under way for; the
 // others end later. The caller holds t.mu.
 func (t *base) cutOff(l *link, why *errs.Error) (ended []*item) {
+	if l != nil && l.outstanding == 0 {
+		return nil
+	}
 	for i := range t.items {
 		if it := &t.items[i]; it.state != idle && (l == nil || it.link == l) && t.withdraw(it, why) {
 			ended = append(ended, it)

@@ -36,6 +36,7 @@ type base struct {
 	regions   kit.Slots[transport.LocalKey, mem.Region]
 	files     kit.Slots[transport.RemoteKey, file]
 	openFiles int
+	unheld    kit.List[file] // open files that nobody holds, the one that was used longest ago first
 	doing     map[*doing]struct{}
 	rooms     map[fileSystem]*room
 	inodes    map[inodeNumber]*inode
