@@ -168,11 +168,13 @@ func (e *Engine) openFileNamed(ctx context.Context, name string) (SegmentID, err
 
 // filer is the preferred transport for files that is open.
 func (e *Engine) filer() (transport.Filer, *errs.Error) {
-	why := ""
 	for _, p := range e.ports {
 		if p.filer != nil {
 			return p.filer, nil
 		}
+	}
+	why := ""
+	for _, p := range e.ports {
 		if p.transport == nil {
 			why += "; " + p.name + ": " + p.reason
 		}

@@ -86,14 +86,20 @@ func (t *base) ends(d *doing) {
 	t.mu.Unlock()
 }
 
+// closedAlready is the end of closing nothing.
+var closedAlready = func() chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}()
+
 // closeAll ends the handle, and then the descriptors that it stands for; done is closed behind that. The caller holds
 // no lock.
 func (t *base) closeAll(e openEnds) (done chan struct{}) {
-	done = make(chan struct{})
 	if e.plain < 0 && e.straight < 0 && e.handle == 0 {
-		close(done)
-		return done
+		return closedAlready
 	}
+	done = make(chan struct{})
 	d := &doing{"close", e.path, e.at}
 	t.mu.Lock()
 	t.doing[d] = struct{}{}
@@ -113,6 +119,9 @@ func (t *base) closeAll(e openEnds) (done chan struct{}) {
 
 // closeSoonAll is closeAll of several, and waits for them for a moment.
 func (t *base) closeSoonAll(list ...openEnds) {
+	if len(list) == 0 {
+		return
+	}
 	late := time.NewTimer(closeSoon)
 	defer late.Stop()
 	for i, e := range list {
