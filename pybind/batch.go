@@ -188,6 +188,11 @@ func Drain(id int64, address uint64, capacity int64) (int64, error) {
 	})
 }
 
+// UnderWay returns the number of batches that have begun and not ended.
+func UnderWay(id int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) { return int64(e.UnderWay()), nil })
+}
+
 // Progress turns the crank once and returns how much was found.
 func Progress(id int64) (int64, error) {
 	return on(id, func(e *engine.Engine) (int64, error) {

@@ -260,10 +260,12 @@ class Handle:
         """Gives the program its buffer back. Its region is closed, so no transfer begins; those under way may still
         use the bytes, and which of them do is not known here."""
         held = memory.another()
+        batches: list[int] = []
         try:
-            batches = [] if held is None else self._under_way()
-        except ValueError:  # the engine has closed meanwhile
-            batches = []
+            if held is not None and self._call(self._library.pybind_UnderWay):  # a look at all cells takes far longer
+                batches = self._under_way()
+        except (ValueError, TentError):
+            pass  # the engine has closed meanwhile
         if held is not None and batches:
             keep = _Keep(self, held, batches)
             for batch in batches:

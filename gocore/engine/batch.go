@@ -76,6 +76,13 @@ func (e *Engine) newBatch(capacity int) (*batch, *errs.Error) {
 	return b, nil
 }
 
+// UnderWay returns the number of batches that have begun and not ended.
+func (e *Engine) UnderWay() int {
+	e.mu.Lock()
+	defer e.unlockAndDrain()
+	return e.active
+}
+
 // CheckRoom returns the error of a transfer that is one too many, for a caller that keeps its Call then.
 func (e *Engine) CheckRoom() error {
 	e.mu.Lock()

@@ -145,3 +145,11 @@ def test_a_fence_names_its_peers_by_all_that_peers_are_known_by(pair: Callable[.
             both.offered.fence(nobody, timeout=10)
     both.theirs.expect(0, both.mine.expected)
     both.near.write(both.local, both.remote).result(10)
+
+
+def test_a_close_beside_no_transfer_looks_at_no_cell(engine: tent.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = bytearray(PAGE)
+    with monkeypatch.context() as patch:
+        patch.setattr(tent.Engine, "_under_way", lambda _: pytest.fail("it has looked at all batches"))
+        engine.register(buffer).close()
+    buffer.append(1)  # it is the program's
