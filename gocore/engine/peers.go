@@ -85,7 +85,8 @@ type plannedFrom struct {
 	plan  *plan.Plan
 }
 
-// planEpoch counts the changes of links and keys: of those that plans to all peers have, and of those to one.
+// planEpoch counts the changes of links and keys: of those that plans to all peers have, and of those to one (decision
+// 0214).
 type planEpoch struct{ all, one uint64 }
 
 // wanted has everything that a plan depends on besides the two regions.
