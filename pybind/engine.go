@@ -210,8 +210,8 @@ func EndMemory(id int64, region uint64, timeoutMs int64) (n int64, err error) {
 	return 0, freeMemory(id, mem.RegionID(region))
 }
 
-// FenceRegion returns when nothing that peers began before can touch the region: those of an address, an ID or a pattern
-// of identities, all for "".
+// FenceRegion returns when nothing that the peer began before can touch the region. An address, an ID or a pattern of
+// identities names it, or several; "" is all.
 func FenceRegion(id int64, region uint64, peer string, timeoutMs int64) (int64, error) {
 	return within(id, timeoutMs, func(ctx context.Context, e *engine.Engine) (int64, error) {
 		return 0, e.FenceRegion(ctx, mem.RegionID(region), peer)

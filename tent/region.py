@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from . import _aio, _native, _text
 from ._text import shown
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .admission import PeerInfo
     from .handle import Handle
     from .segment import Segment
+
+    Peer: TypeAlias = Segment | PeerInfo | str
 
 
 _HOST = ("*", "cpu")  # how the locations of memory begin that the host can look at
@@ -213,21 +215,16 @@ class Region:
         return {"shape": (self.size,), "typestr": "|u1", "data": self.view, "version": 3}
 
     def fence(
-        self,
-        peer: Segment | PeerInfo | str | None = None,
-        timeout: float | str | None = 30,
-        pages: Iterable[int] | None = None,
+        self, peer: Peer | None = None, timeout: float | str | None = 30, pages: Iterable[int] | None = None
     ) -> None:
         """Returns when nothing that began before can read or write here any more; the region stays open.
 
         Transfers that peers began before fail, also where they have not been sent yet; later ones pass, but for one of
         a peer that is only just connecting (Segment.connect() ends that). A peer that does not answer delays it by a
         second at most. `peer` limits it to one, a Segment, a row of Engine.peers() or an address, or to those with an
-        identity: "spiffe://prod/prefill/*", "id:" and a peer_id. `pages` allows a narrower fence, this one always
-        covers the whole region.
+        identity: "spiffe://prod/prefill/*", "id:" and a peer_id. `pages` are ignored: all of the region is fenced.
 
-        Raises InvalidEntryError where `peer` is nobody, and the builtin TimeoutError if `timeout` seconds were not
-        enough.
+        Raises InvalidEntryError where `peer` is nobody, and the builtin TimeoutError after `timeout` seconds.
         """
         who = text_of(getattr(peer, "id", None) or getattr(peer, "address", peer), "peer")
         self._check_open()
@@ -274,10 +271,7 @@ class Region:
         return {name: f"{on['state']}: {on['why']}" if on["why"] else on["state"] for name, on in found.items()}
 
     async def fence_async(
-        self,
-        peer: Segment | PeerInfo | str | None = None,
-        timeout: float | str | None = 30,
-        pages: Iterable[int] | None = None,
+        self, peer: Peer | None = None, timeout: float | str | None = 30, pages: Iterable[int] | None = None
     ) -> None:
         """fence() without blocking the event loop."""
         await _aio.in_thread(self.fence, peer, timeout, pages)

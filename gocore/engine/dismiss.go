@@ -53,9 +53,9 @@ func (e *Engine) Disconnect(ctx context.Context, who string) (int, error) {
 }
 
 // namedBy reports for a peer whether a text is its ID, or a pattern of an identity that it proves.
-func namedBy(who string) func(transport.Peer) bool {
-	names, err := security.ParseNames("peer", []string{who})
-	return func(p transport.Peer) bool { return p.ID.String() == who || err == nil && names.Admit(p.Names()) }
+func namedBy(name string) func(transport.Peer) bool {
+	names, err := security.ParseNames("peer", []string{name})
+	return func(p transport.Peer) bool { return p.ID.String() == name || err == nil && names.Admit(p.Names()) }
 }
 
 // dismiss ends the access of peers. All of them lose their lanes before anybody waits for bytes under way, and one that

@@ -12,22 +12,22 @@ import (
 // A fence is a number: the owner counts its fences, each task carries the newest that its engine knew of the owner when
 // the task began, and the owner refuses slices that are older than the last fence of a region. See transport.Epoch.
 
-// FenceRegion keeps the region and returns when no transfer that a peer began before can touch it. who is an address,
-// an ID or a pattern of identities; an empty one means all peers. Such a transfer fails, also where it has not been
-// sent yet; those that begin afterwards pass. The leases of the region are fenced with it. Of several peers, one that
-// does not answer keeps no other from its fence.
+// FenceRegion keeps the region and returns when no transfer that a peer began before can touch it. The peers are named
+// by an address, an ID or a pattern of identities; no name means all of them. Such a transfer fails, also where it has
+// not been sent yet; those that begin afterwards pass. The leases of the region are fenced with it. Of several peers,
+// one that does not answer keeps no other from its fence.
 //
 // A peer that has our description and no lane yet has not heard of the fence. A transfer of it that begins afterwards
 // may fail, too, and Connect prevents that.
-func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, who string) error {
+func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, name string) error {
 	r, closed := e.openRegion("fence", id)
 	if closed != nil {
 		return closed
 	}
-	if who == "" {
+	if name == "" {
 		return e.fence(ctx, r, nil, e.nextEpoch())
 	}
-	peers, err := e.peersMeant(ctx, who)
+	peers, err := e.peersMeant(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -24,8 +24,8 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Token returns the token of a lease: at most 64 characters that pass through JSON, URLs and headers as they are. It is
-// InvalidEntry for a lease that has ended: no peer can touch the bytes by it any more. One whose time is up, and that a
-// peer still holds up, has not ended.
+// InvalidEntry for a lease that has ended: no peer can touch the bytes by it any more. One that a peer holds up
+// behind its time has not ended.
 func (e *Engine) Token(id mem.RegionID) (string, error) {
 	l := e.regions.reachable(id)
 	if l == nil || l.lease == nil || !l.isFirst() {

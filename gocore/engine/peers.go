@@ -490,8 +490,8 @@ func (p *peer) detach(cause *errs.Error) {
 	e.runSteps()
 }
 
-// replan makes plans of before anew: the links of the peer or the keys of its regions have changed. Plans to others stay,
-// but links to ourselves are hops of plans to all peers.
+// replan makes plans of before anew: the links of the peer or the keys of its regions have changed. Plans to others
+// stay, but links to ourselves are hops of plans to all peers.
 func (p *peer) replan() {
 	if p.identity.Self {
 		p.engine.planEpoch.Add(1)

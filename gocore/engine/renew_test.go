@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"encoding/binary"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +116,11 @@ func TestAPlanIsForItsRegionsAndItsTerms(t *testing.T) {
 	require.NoError(t, r.CloseSegment(other))
 	require.Same(t, first, made(r.own, transport.Write), "and closed")
 	require.Equal(t, 1, r.c.imported, "they have one key")
+	news := *p.regions.Load().description
+	news.Regions = slices.Clone(news.Regions)
+	news.Regions[0].Descriptors = map[string]transport.Descriptor{"hand": binary.LittleEndian.AppendUint64(nil, 77)}
+	p.fetch.ifFree(func() { p.learn(&news) })
+	require.EqualValues(t, 77, made(r.own, transport.Write).Routes[0].Hops[0].RemoteKey, "of the new descriptor")
 	r.planEpoch.Add(1)
 	again := made(r.own, transport.Write)
 	require.NotSame(t, first, again)

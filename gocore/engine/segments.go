@@ -300,17 +300,18 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 	return p
 }
 
-// peersMeant returns the engines that a text means: those that are open under it as an address, else the listed ones
-// with that ID or an identity of that pattern, else the one that answers at the address. A peer may call itself by
-// another address, so a fence must not go by that. The error is InvalidEntry if there is none.
-func (e *Engine) peersMeant(ctx context.Context, who string) (list []transport.Peer, err error) {
-	for _, p := range e.segments.where(func(p *peer) bool { return p.identity.Address == who && p.file == nil }) {
+// peersMeant returns the engines that a name means. Those that are open under it as an address come first, then the
+// listed ones with that ID or an identity of that pattern, and then the one that answers at the address. A peer may call
+// itself by another address, so a fence must not go by that. The error is InvalidEntry if there is none.
+func (e *Engine) peersMeant(ctx context.Context, name string) (list []transport.Peer, err error) {
+	under := func(p *peer) bool { return p.identity.Address == name && p.file == nil }
+	for _, p := range e.segments.where(under) {
 		list = append(list, p.identity)
 	}
 	if len(list) > 0 {
 		return list, nil
 	}
-	named := namedBy(who)
+	named := namedBy(name)
 	for _, p := range e.Peers() {
 		if named(p.Peer) {
 			list = append(list, p.Peer)
@@ -319,13 +320,13 @@ func (e *Engine) peersMeant(ctx context.Context, who string) (list []transport.P
 	if len(list) > 0 {
 		return list, nil
 	}
-	identity, why := transport.Peer{}, meta.CheckAddress(who)
+	identity, why := transport.Peer{}, meta.CheckAddress(name)
 	if why == nil {
-		identity, why = e.client.Open(ctx, who)
+		identity, why = e.client.Open(ctx, name)
 	}
 	if why != nil {
 		return nil, errs.New(errs.InvalidEntry, "fence", "no peer is %q, and none answers there: %v",
-			errs.Printable(who, strangerTextMax), why).
+			errs.Printable(name, strangerTextMax), why).
 			WithHint("give the segment of the peer, its ID, or a pattern of identities that engine.peers() has; " +
 				"without a peer all of them are fenced")
 	}

@@ -136,7 +136,7 @@ func TestARemovedFileIsFollowedByTheNextOne(t *testing.T) {
 	}
 }
 
-// Another program has a lease of the file, which holds up whoever opens it, up to 45 seconds.
+// Another program has a lease of the file, which holds an open up for 45 seconds.
 func TestALeaseOfTheFileHoldsNobodyUp(t *testing.T) {
 	r := newRig(t)
 	r.open().Close()

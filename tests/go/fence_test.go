@@ -83,9 +83,10 @@ func TestAFenceForOnePeerMeansThatEngineOrFails(t *testing.T) {
 	require.NoError(t, owner.CloseSegment(s))
 	require.Equal(t, []*transport.Peer{nil}, fenced(""))
 
-	_, err = writer.OpenSegment(context.Background(), owner.Address()) // one that calls need not be reached by its address
+	_, err = writer.OpenSegment(context.Background(), owner.Address()) // its own address may lead nowhere
 	require.NoError(t, err)
-	for _, name := range []string{writer.Self().ID.String(), "id:" + writer.Self().ID.String(), fmt.Sprint("uid:", os.Getuid())} {
+	number := writer.Self().ID.String()
+	for _, name := range []string{number, "id:" + number, fmt.Sprint("uid:", os.Getuid())} {
 		peers := fenced(name)
 		require.Len(t, peers, 1)
 		require.Equal(t, writer.Self().ID, peers[0].ID, name)
