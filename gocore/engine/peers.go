@@ -85,8 +85,7 @@ type plannedFrom struct {
 	plan  *plan.Plan
 }
 
-// planEpoch counts the changes of links and keys: of those that plans to all peers have, and of those to one (decision
-// 0214).
+// planEpoch counts the changes of links and keys of plans to all peers, and of those to one (decision 0214).
 type planEpoch struct{ all, one uint64 }
 
 // wanted has everything that a plan depends on besides the two regions.
@@ -488,14 +487,4 @@ func (p *peer) detach(cause *errs.Error) {
 	}
 	p.replan()
 	e.runSteps()
-}
-
-// replan makes plans of before anew: the links of the peer or the keys of its regions have changed. Plans to others
-// stay, but links to ourselves are hops of plans to all peers.
-func (p *peer) replan() {
-	if p.identity.Self {
-		p.engine.planEpoch.Add(1)
-	} else {
-		p.plans.Add(1)
-	}
 }

@@ -188,6 +188,16 @@ func (p *peer) adopt(t *remoteTable, old map[mem.RegionID]*remoteRegion) {
 	}
 }
 
+// replan makes plans of before anew: the links of the peer or the keys of its regions have changed. Plans to others
+// stay, but links to ourselves are hops of plans to all peers.
+func (p *peer) replan() {
+	if p.identity.Self {
+		p.engine.planEpoch.Add(1)
+	} else {
+		p.plans.Add(1)
+	}
+}
+
 // renew replaces a region's descriptors. A key that was made with another one is made again, or given up where the peer
 // does not offer the region any more, or nothing here can use it. Where the import fails otherwise, as that of a busy
 // peer does, the old key stays with its descriptor. Running tasks need one, and when a slice is refused, the peer is

@@ -301,8 +301,8 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 }
 
 // peersMeant returns the engines that a name means. Those that are open under it as an address come first, then the
-// listed ones with that ID or an identity of that pattern, and then the one that answers at the address. A peer may call
-// itself by another address, so a fence must not go by that. The error is InvalidEntry if there is none.
+// listed ones with that ID or an identity of that pattern, and then the one that answers at the address. A peer may
+// call itself by another address, so a fence must not go by that. The error is InvalidEntry if there is none.
 func (e *Engine) peersMeant(ctx context.Context, name string) (list []transport.Peer, err error) {
 	under := func(p *peer) bool { return p.identity.Address == name && p.file == nil }
 	for _, p := range e.segments.where(under) {
