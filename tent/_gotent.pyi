@@ -131,8 +131,8 @@ class Library(Protocol):
         each."""
 
     def pybind_FenceRegion(self, engine: int, region: int, peer: str, timeout_ms: int, /) -> int:
-        """FenceRegion returns when nothing that peers began before can touch the region: those of an address, an ID or
-        a pattern of identities, all for ""."""
+        """FenceRegion returns when nothing that the peer began before can touch the region. An address, an ID or a
+        pattern of identities names it, or several; "" is all."""
 
     def pybind_FindLease(self, engine: int, segment: int, token: str, timeout_ms: int, /) -> str:
         """FindLease returns in JSON the lease of a segment's peer that a token names, as Segment describes regions."""
