@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Limits of a notification.
@@ -104,9 +105,10 @@ func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.Bat
 	return e.start(c)
 }
 
-// notifier sends notifications, to each peer one message at a time, so that they arrive in order. It uses a transport
+// notifier sends notifications, to each engine one message at a time, so that they arrive in order. It uses a transport
 // that carries notifications if there is one, else the control plane. Each has a number that only grows: the receiver
-// takes a number once, whichever way it came.
+// takes a number once, whichever way it came. It counts by engine, so peers that are one engine under several addresses
+// share the order (docs/design/decisions 0211).
 //
 // Lock order: engine mutex, then mu. Transports and the control plane are called without either.
 type notifier struct {
@@ -114,13 +116,13 @@ type notifier struct {
 	sent   atomic.Uint64
 
 	background
-	peers  map[peerKey]*outgoing
+	peers  map[transport.ID]*outgoing
 	number uint64 // of the last note to any peer: it only grows, so a receiver never takes a new note for a repetition
 }
 
-// outgoing holds the notes for one peer. flying is the message under way, unchanged until it is taken or given up.
+// outgoing holds the notes for one engine. flying is the message under way, unchanged until it is taken or given up.
 type outgoing struct {
-	peer      *peer
+	peer      *peer // of the notes in flying, or of the latest ones
 	waiting   []*note
 	stale     int // of those that wait: their batches have ended
 	flying    []*note
@@ -131,7 +133,7 @@ type outgoing struct {
 }
 
 func newNotifier(e *Engine) *notifier {
-	n := &notifier{engine: e, peers: make(map[peerKey]*outgoing)}
+	n := &notifier{engine: e, peers: make(map[transport.ID]*outgoing)}
 	n.init()
 	return n
 }
@@ -140,10 +142,10 @@ func newNotifier(e *Engine) *notifier {
 func (n *notifier) queue(t *note) {
 	stall := clock.Now().Add(n.engine.config.Engine.TransferStallTimeout)
 	n.mu.Lock()
-	o := n.peers[t.peer.key()]
+	o := n.peers[t.peer.id()]
 	if o == nil {
 		o = &outgoing{peer: t.peer}
-		n.peers[t.peer.key()] = o
+		n.peers[t.peer.id()] = o
 	}
 	o.forgotten = false // a peer that was opened again goes on with the record of its older notes
 	t.limit = min(t.deadline, stall)
@@ -178,7 +180,7 @@ func (n *notifier) forgo(t *note) (sent bool, why *errs.Error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	t.forgone = true
-	o := n.peers[t.peer.key()]
+	o := n.peers[t.peer.id()]
 	if o == nil { // it went with its peer
 		return t.sent, nil
 	}
@@ -222,7 +224,8 @@ func (n *notifier) next() *outgoing {
 		o.sweep() // one is left: they were not the greater half
 		o.peer = o.waiting[0].peer
 		size, k := 0, 0
-		for k < len(o.waiting) && k < noteBatchMax && (k == 0 || size+len(o.waiting[k].message) <= noteBatchBytes) {
+		for k < min(len(o.waiting), noteBatchMax) && o.waiting[k].peer == o.peer &&
+			(k == 0 || size+len(o.waiting[k].message) <= noteBatchBytes) {
 			size += len(o.waiting[k].message)
 			o.waiting[k].sent = true
 			k++
@@ -369,10 +372,16 @@ func (n *notifier) answer(list []*note, cause *errs.Error) {
 // gone fails the notes that wait for a peer that has ended.
 func (n *notifier) gone(p *peer, cause *errs.Error) {
 	n.mu.Lock()
-	o := n.peers[p.key()]
 	var list []*note
-	if o != nil {
-		list, o.waiting, o.stale = o.waiting, nil, 0
+	if o := n.peers[p.id()]; o != nil {
+		o.sweep()
+		theirs := func(w *note) bool { return w.peer.key() == p.key() } // its other addresses may lead to it still
+		for _, w := range o.waiting {
+			if theirs(w) {
+				list = append(list, w)
+			}
+		}
+		o.waiting = slices.DeleteFunc(o.waiting, theirs)
 	}
 	n.mu.Unlock()
 	n.answer(list, cause)
@@ -381,7 +390,7 @@ func (n *notifier) gone(p *peer, cause *errs.Error) {
 // forget drops the record of a peer nobody has open.
 func (n *notifier) forget(p *peer) {
 	n.mu.Lock()
-	if o := n.peers[p.key()]; o != nil {
+	if o := n.peers[p.id()]; o != nil {
 		o.forgotten = true
 		n.dropIdle(o)
 	}
@@ -391,7 +400,7 @@ func (n *notifier) forget(p *peer) {
 // dropIdle deletes the record of a forgotten peer once it has no notes left. The caller holds mu.
 func (n *notifier) dropIdle(o *outgoing) {
 	if o.forgotten && len(o.flying)+len(o.waiting) == 0 {
-		delete(n.peers, o.peer.key())
+		delete(n.peers, o.peer.id())
 	}
 }
 

@@ -153,6 +153,57 @@ func TestCloseEndsABatchWhoseNotificationIsUnderWay(t *testing.T) {
 	require.Equal(t, dispatch.Canceled, w.Wait(id, 0))
 }
 
+// alias is the peer of a handle under another address.
+func (w *workshop) alias(of *peer) *peer {
+	identity := of.identity
+	identity.Address = "alias:1"
+	return newPeer(w.Engine, identity)
+}
+
+// The receiver takes numbers of an engine that grow. Of two messages at once, under two addresses, it would take the
+// later one and drop the other for a repetition.
+func TestOneMessageAtATimeGoesToAnEngineUnderAllItsAddresses(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h, failure := w.segments.get(Local)
+	require.Nil(t, failure)
+	n, other := newNotifier(w.Engine), w.alias(h.peer)
+	for _, p := range []*peer{h.peer, h.peer, other, h.peer} {
+		n.queue(&note{peer: p, place: -1})
+	}
+	for _, want := range []struct {
+		to      *peer
+		numbers []uint64
+	}{{h.peer, []uint64{1, 2}}, {other, []uint64{3}}, {h.peer, []uint64{4}}} {
+		o := n.next()
+		require.NotNil(t, o)
+		require.Same(t, want.to, o.peer)
+		_, numbers, err := decodeNotes(o.message, "")
+		require.NoError(t, err)
+		require.Equal(t, want.numbers, numbers)
+		require.Nil(t, n.next(), "a message is under way")
+		o.flying = nil
+	}
+}
+
+// An address may lead elsewhere by now, so the end of a peer under one address is none under the others.
+func TestNotificationsUnderAnotherAddressOutliveAPeerThatHasGone(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	h, failure := w.segments.get(Local)
+	require.Nil(t, failure)
+	n, other := newNotifier(w.Engine), w.alias(h.peer)
+	for _, p := range []*peer{other, h.peer, other} {
+		n.queue(&note{peer: p, place: -1})
+	}
+	n.gone(other, errs.New(errs.PeerRestarted, "peer", "gone"))
+	o := n.next()
+	require.NotNil(t, o)
+	_, numbers, err := decodeNotes(o.message, "")
+	require.NoError(t, err)
+	require.Equal(t, []uint64{2}, numbers)
+	o.flying = nil
+	require.Nil(t, n.next())
+}
+
 // The record of a peer that nobody has open goes with its last note, also where that is taken back.
 func TestTheRecordOfAPeerGoesWithItsLastNote(t *testing.T) {
 	w := newWorkshop(t, "hand")

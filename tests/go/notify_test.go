@@ -2,9 +2,13 @@ package tests
 
 import (
 	"context"
+	"net"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -37,6 +41,39 @@ func TestNotificationsArriveAfterThePeerWasOpenedAgain(t *testing.T) {
 			require.Equal(t, []string{"a", "b"}, got, "opening %d", i)
 		}
 	})
+}
+
+// An engine that is open under two addresses is one to the receiver. Each of the notifications that are sent under both
+// at once arrives, once and in order.
+func TestNotificationsUnderTwoAddressesArriveOnce(t *testing.T) {
+	const n = 300
+	here, there := openTCP(t, nil), openTCP(t, nil)
+	_, port, err := net.SplitHostPort(there.Address())
+	require.NoError(t, err)
+	var senders sync.WaitGroup
+	for _, host := range []string{"127.0.0.1", "localhost"} {
+		s, err := here.OpenSegment(context.Background(), net.JoinHostPort(host, port))
+		require.NoError(t, err)
+		senders.Go(func() {
+			var sent []dispatch.BatchID
+			for i := range n {
+				b, err := here.Notify(s, engine.Note{Name: []byte(host), Message: []byte(strconv.Itoa(i))}, 0)
+				assert.NoError(t, err)
+				sent = append(sent, b)
+			}
+			for _, b := range sent {
+				assert.Equal(t, dispatch.Completed, here.Wait(b, patience))
+			}
+		})
+	}
+	senders.Wait()
+	next := map[string]int{}
+	there.NotesDrain(func(note *engine.Notification) bool {
+		require.Equal(t, strconv.Itoa(next[string(note.Name)]), string(note.Message))
+		next[string(note.Name)]++
+		return true
+	})
+	require.Equal(t, map[string]int{"127.0.0.1": n, "localhost": n}, next)
 }
 
 // A peer that reads no notifications takes none beyond its queue. A WRITE with one ends in time nevertheless: at its
