@@ -66,6 +66,9 @@ func (e *Engine) tail(b *batch, sum *dispatch.Summary, now clock.Time) dispatch.
 		return endOf(b.failure)
 	case sum.State != dispatch.Completed:
 		return sum.State
+	case b.forgoesSyncs():
+		b.failure, b.unsure = unsynced(), true
+		return dispatch.Canceled
 	case !e.durable(b, sum.Transports, now):
 		return dispatch.Pending
 	case b.note != nil && !b.note.taken:
@@ -249,14 +252,32 @@ func (e *Engine) forgo(b *batch, cause *errs.Error, now clock.Time) {
 	e.mirror(b.id, now)
 }
 
-// cancelSyncs ends a batch that waits for its files alone, and reports whether it did. The caller holds e.mu.
+// cancelSyncs ends a batch that waits for its files alone, and reports whether it did. One that has bytes under way
+// will not wait for them: all of its tasks may complete, because the cancel came too late for them. The caller holds
+// e.mu.
 func (e *Engine) cancelSyncs(b *batch) bool {
-	if b.ended || b.failure != nil || !b.syncs() {
+	switch {
+	case b.ended || b.failure != nil:
+		return false
+	case !b.syncs():
+		for i := range b.files {
+			b.files[i].canceled = true
+		}
 		return false
 	}
-	e.forgo(b, errs.New(errs.Canceled, "sync",
-		"canceled by the user: the bytes are in the file, but perhaps not on stable storage"), clock.Now())
+	e.forgo(b, unsynced(), clock.Now())
 	return true
+}
+
+// forgoesSyncs reports whether a batch was canceled before a sync that it wants was asked for.
+func (b *batch) forgoesSyncs() bool {
+	return slices.ContainsFunc(b.files, func(u fileUse) bool { return u.canceled && u.sync && u.ticket == 0 })
+}
+
+// unsynced is the error of a batch that was canceled, and has all its bytes nevertheless.
+func unsynced() *errs.Error {
+	return errs.New(errs.Canceled, "sync",
+		"canceled by the user: the bytes are in the file, but perhaps not on stable storage")
 }
 
 // unwait takes a batch out of those that wait for their files.

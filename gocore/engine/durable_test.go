@@ -104,3 +104,25 @@ func TestAStopOfThisProcessPutsOffTheLimitOfASync(t *testing.T) {
 		require.Equal(t, dispatch.Completed, w.Wait(id, 10*time.Second))
 	}
 }
+
+// The cancel comes too late for the bytes, and not for the sync: a disk may take minutes for it.
+func TestACanceledBatchWaitsForNoSyncWhenItsBytesArriveNevertheless(t *testing.T) {
+	h, f := newHand("hand"), &filing{hand: newHand("disk"), slow: true}
+	w := newWorkshopOver(t, []*hand{h, f.hand}, handFactory{h}, handFactory{f})
+	own := w.region("own")
+	file, err := w.OpenFile(t.Context(), "/kv.bin", FileOptions{Create: true, Size: own.Size})
+	require.NoError(t, err)
+	r := Request{Terms: Terms{Op: transport.Write, Durability: request.DurabilityData}, Source: own.Addr,
+		Remote: Remote{Segment: file}, Length: 4096}
+	id, err := w.Move(&r)
+	require.NoError(t, err)
+	var delivered []*transport.Slice // the withdrawal finds none
+	f.locked(func() { delivered, f.slices = f.slices, nil })
+	n, err := w.Cancel(id, -1)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	f.locked(func() { f.slices = delivered })
+	f.complete(nil)
+	w.requireEnd(id, dispatch.Canceled, errs.Canceled)
+	require.Zero(t, f.syncs)
+}

@@ -246,6 +246,7 @@ type fileUse struct {
 	limit    clock.Time // and where it ends
 	ticket   uint64     // of the sync that was asked for, 0 before
 	synced   bool
+	canceled bool // its batch was, before a sync was asked for
 }
 
 // admits returns why the terms are not for a file.
