@@ -340,7 +340,9 @@ func (c *Core) Liveness(q Question, signs transport.Signs, now clock.Time) {
 	}
 	news := heard > r.heard
 	if news {
+		asked := r.asked
 		r.beginSilence(heard)
+		r.asked = asked // this is the answer: the same question now would hear no more than ticks of the clock
 	}
 	if !signs.Held && !signs.Unacked {
 		c.askItself(r, news, now)

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // standstillRig is a rig with a slice on each of two rails that have carried bytes.
@@ -94,4 +96,40 @@ func TestASilenceThatWasJudgedTeachesNoPatience(t *testing.T) {
 	require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
 	r.core.Progress(id, railOf(id, 0, 1), r.now)
 	require.Less(t, r.core.rail(id, railOf(id, 0, 1)).meter.Silence(64*kib), fault/4)
+}
+
+// The clock of a connection's account ticks every few milliseconds, so its last packet seems to come later and later
+// between two ticks. That is no news: the rail is suspected as soon, and not asked a hundred times.
+func TestARailIsNotAskedAgainForTheTickOfItsClock(t *testing.T) {
+	const tick, lateness = 4 * ms, ms / 2 // of a timer
+	for phase := time.Duration(0); phase < tick; phase += tick / 16 {
+		r := newRig(t, Options{})
+		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+		r.core.link(id).options.SuspectAfter = 2 * tick
+		r.warm(to(r.core, id))
+		r.now = r.now.Add(phase)
+		r.submit(to(r.core, id), High, 128*kib, clock.Never)
+		require.Len(t, r.out, 2)
+		silent, last := r.out[0].Rail, r.now
+		asked, suspected := 0, false
+		for next := r.now; !suspected; {
+			require.Less(t, r.now.Sub(last), 40*ms)
+			if r.now >= next {
+				r.core.Progress(id, r.out[1].Rail, r.now)
+				next = r.now.Add(ms / 2)
+			}
+			if r.now = min(next, max(r.core.Deadline(), r.now+1)); asked == 0 && r.now == r.core.Deadline() {
+				r.now = r.now.Add(lateness)
+			}
+			for r.step(); len(r.doubts) > 0; r.step() {
+				require.Equal(t, []transport.Rail{silent}, r.doubts)
+				asked++
+				r.now = r.now.Add(3 * time.Microsecond)
+				ticks := time.Duration(r.now/clock.Time(tick) - last/clock.Time(tick))
+				r.core.Liveness(Question{0, id, silent}, transport.Signs{Heard: r.now.Add(-ticks * tick)}, r.now)
+			}
+			suspected = slices.Contains(r.kinds(), event.RailSuspected)
+		}
+		require.Less(t, asked, 4, phase)
+	}
 }
