@@ -34,6 +34,7 @@ class Addresses(Grid):
         self._closed = True
         self._engine = engine
         self._keep = keep
+        self._read_only = False  # each call looks for regions that it may write to
         self._twin = None
         self.remote = segment >= 0
         at, sizes = _columns(ranges, lengths)

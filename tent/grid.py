@@ -38,6 +38,7 @@ class Grid:
         "_engine": "",
         "_id": "",
         "_keep": "",
+        "_read_only": "",
         "_shape": "",
         "_twin": "",
         "n_pages": "Pages of each region.",
@@ -51,6 +52,7 @@ class Grid:
         self._closed = True
         self._engine = engine
         self._keep = keep
+        self._read_only = False
         self._described = regions
         self._shape = shape
         self._twin: Grid | None = None
@@ -147,7 +149,9 @@ def own(
         region._check_open()
         described.append({"address": part.address, "id": region._id, "offset": start, "size": part.size})
         memories.append(region._memory)
-    return Grid(engine, -1, described, memories, **shape(page_bytes, stride, offset, rows, row_stride))
+    made = Grid(engine, -1, described, memories, **shape(page_bytes, stride, offset, rows, row_stride))
+    made._read_only = any(memory.read_only for memory in memories)
+    return made
 
 
 def of_buffer(engine: Handle, address: int, size: int, owner: object, page_bytes: int | str) -> Grid:

@@ -188,6 +188,8 @@ def _grid(engine: Handle, operand: Any, page_bytes: int | str | None, *, remote:
             raise InvalidArgumentError(f"page_bytes is {page_bytes}, but {operand!r}")
         if operand.remote and not remote:
             raise InvalidArgumentError(f"{operand!r} is remote", hint="the local operand comes first")
+        if op == READ and not remote and operand._read_only:
+            raise _read_only(repr(operand))
         return operand
     if remote and isinstance(operand, (RemoteRegion, Segment)):
         single = operand._single() if isinstance(operand, Segment) else operand

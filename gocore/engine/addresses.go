@@ -75,7 +75,7 @@ func (c *Call) placeOwn(list *addressList, before *region, addr, length uint64) 
 	own := before
 	if !own.holds(uintptr(addr), length) {
 		var err *errs.Error
-		if own, err = c.engine.ownRegion(uintptr(addr), length); err != nil {
+		if own, err = c.engine.ownRegion(c.terms.Op, uintptr(addr), length); err != nil {
 			return nil, err
 		}
 	}
@@ -340,7 +340,7 @@ func (l *addressList) remoteAt(at uint32, offset uint64, segment SegmentID) Remo
 
 // addGroup appends the task of the ranges of one pair of regions.
 func (c *Call) addGroup(here home, size uint64, there Remote, list *places) *errs.Error {
-	own, err := c.engine.ownRegion(uintptr(here.addr), here.size)
+	own, err := c.engine.ownRegion(c.terms.Op, uintptr(here.addr), here.size)
 	if err != nil {
 		return err
 	}

@@ -64,9 +64,9 @@ func (c *Call) add(t *Terms, source uintptr, at Remote, length uint64) *errs.Err
 		return errs.New(errs.InvalidArgument, "submit", "the length is 0").WithHint("leave empty requests out")
 	}
 	local := c.local
-	if !local.holds(source, length) {
+	if !local.holds(source, length) || t.Op == transport.Read && local.ReadOnly {
 		var err *errs.Error
-		if local, err = c.engine.ownRegion(source, length); err != nil {
+		if local, err = c.engine.ownRegion(t.Op, source, length); err != nil {
 			return err
 		}
 	}
@@ -79,8 +79,12 @@ func (c *Call) add(t *Terms, source uintptr, at Remote, length uint64) *errs.Err
 	return nil
 }
 
-// ownRegion returns the smallest open region that holds a range. The error says why none does.
-func (e *Engine) ownRegion(source uintptr, length uint64) (*region, *errs.Error) {
+// ownRegion returns the smallest open region that holds a range. A READ gets one that may be written, if there is one.
+// The error says why none holds it.
+func (e *Engine) ownRegion(op transport.Op, source uintptr, length uint64) (*region, *errs.Error) {
+	if r := e.regions.findFor(op, source, length); r != nil {
+		return r, nil
+	}
 	if r := e.regions.find(source, length); r != nil {
 		return r, nil
 	}
@@ -203,8 +207,11 @@ func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, leng
 
 // permits returns an error if the peer does not give the rights that a request needs.
 func (p *peer) permits(t *Terms, remote *remoteRegion) *errs.Error {
-	if remote.ReadOnly && t.Op == transport.Write || !p.identity.Self &&
-		!remote.Permission.Allows(t.Op == transport.Write) {
+	if remote.ReadOnly && t.Op == transport.Write {
+		return errs.New(errs.PermissionDenied, "submit", "a WRITE would write to the read-only buffer of the remote "+
+			"region %q", remote.Name).OfPeer(p.identity.Address)
+	}
+	if !p.identity.Self && !remote.Permission.Allows(t.Op == transport.Write) {
 		return errs.New(errs.PermissionDenied, "submit",
 			"%s of the remote region %q is not allowed: its permission is %s",
 			t.Op, remote.Name, remote.Permission).OfPeer(p.identity.Address)

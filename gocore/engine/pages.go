@@ -199,7 +199,7 @@ func outside(which string, i int, page int64, pages uint64) *errs.Error {
 // pagesOf appends the task of one pair of regions. Bounds were checked page by page; the whole ranges are bound once.
 func (c *Call) pagesOf(local, remote *grid, region int, list *places) *errs.Error {
 	from, to := &local.regions[region], &remote.regions[region]
-	own, err := c.engine.ownRegion(from.Addr, from.Size)
+	own, err := c.engine.ownRegion(c.terms.Op, from.Addr, from.Size)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 	if r.LocalSize == 0 || r.RemoteSize == 0 {
 		return c.rangesAnywhere(r)
 	}
-	own, err := c.engine.ownRegion(r.Local, r.LocalSize)
+	own, err := c.engine.ownRegion(c.terms.Op, r.Local, r.LocalSize)
 	if err != nil {
 		return err
 	}

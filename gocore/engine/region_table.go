@@ -7,6 +7,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // regionTable is the set of open regions: looked up by address without a lock, changed under mu. A change costs the
@@ -77,15 +78,21 @@ func (t *regionTable) len() int {
 
 // find returns the smallest open region that holds [addr, addr+length), or nil.
 func (t *regionTable) find(addr uintptr, length uint64) *region {
+	return t.findFor(transport.Write, addr, length)
+}
+
+// findFor is find for an operation: a READ writes to its region, so one with a read-only buffer is not for it.
+func (t *regionTable) findFor(op transport.Op, addr uintptr, length uint64) *region {
 	end := addr + uintptr(length)
 	if end < addr {
 		return nil
 	}
-	found, sure := t.tree.find(addr, end)
+	written := op == transport.Read
+	found, sure := t.tree.find(addr, end, written)
 	if !sure {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		found, _ = t.tree.find(addr, end)
+		found, _ = t.tree.find(addr, end, written)
 	}
 	return found
 }

@@ -53,11 +53,12 @@ const (
 // looksMost bounds the looks of a lookup beside changes. The next one is the last: it keeps changes away.
 const looksMost = 8
 
-// find returns the smallest region that holds [addr, end), or nil. It returns false where it met too many changes.
-func (t *regionTree) find(addr, end uintptr) (_ *region, sure bool) {
+// find returns the smallest region that holds [addr, end), or nil; one that may be written, if it is to be. It returns
+// false where it met too many changes.
+func (t *regionTree) find(addr, end uintptr, written bool) (_ *region, sure bool) {
 	for range looksMost {
 		before := t.changes.Load()
-		found := t.root.Load().smallest(addr, end, nil)
+		found := t.root.Load().smallest(addr, end, written, nil)
 		if t.changes.Load() == before {
 			return found, true
 		}
@@ -237,8 +238,9 @@ func (n *regionNode) replaced(from, count int, by ...regionEntry) *regionNode {
 	return c
 }
 
-// smallest returns the smallest region that holds [addr, end), or best if none is smaller than that.
-func (n *regionNode) smallest(addr, end uintptr, best *region) *region {
+// smallest returns the smallest region that holds [addr, end), or best if none is smaller than that. Where it is to be
+// written, regions that may not be count for nothing.
+func (n *regionNode) smallest(addr, end uintptr, written bool, best *region) *region {
 	if n == nil {
 		return best
 	}
@@ -247,8 +249,8 @@ func (n *regionNode) smallest(addr, end uintptr, best *region) *region {
 		switch {
 		case e.end < end:
 		case !n.leaf:
-			best = e.below().smallest(addr, end, best)
-		case best == nil || e.region().Size < best.Size:
+			best = e.below().smallest(addr, end, written, best)
+		case (best == nil || e.region().Size < best.Size) && !(written && e.region().ReadOnly):
 			best = e.region()
 		}
 	}

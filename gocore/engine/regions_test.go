@@ -81,24 +81,27 @@ func TestFindReturnsTheSmallestRegionThatHoldsTheRange(t *testing.T) {
 		var table regionTable
 		var all []*region
 		for range 1 + random.Intn(12) {
-			all = append(all, table.opened(t, uintptr(0x1000+random.Intn(64)*64), uint64(1+random.Intn(512))))
+			r := table.opened(t, uintptr(0x1000+random.Intn(64)*64), uint64(1+random.Intn(512)))
+			r.ReadOnly = random.Intn(3) == 0
+			all = append(all, r)
 		}
 		for range 100 {
 			addr, length := uintptr(0xf00+random.Intn(80*64)), uint64(1+random.Intn(128))
-			var best uint64
+			op, best := transport.Op(random.Intn(2)), uint64(0)
 			for _, r := range all {
-				if addr >= r.Addr && uint64(addr-r.Addr)+length <= r.Size && (best == 0 || r.Size < best) {
+				if r.holds(addr, length) && (best == 0 || r.Size < best) && (op == transport.Write || !r.ReadOnly) {
 					best = r.Size
 				}
 			}
-			got := table.find(addr, length)
+			got := table.findFor(op, addr, length)
 			if best == 0 {
 				require.Nil(t, got)
 				continue
 			}
 			require.NotNil(t, got)
 			require.Equal(t, best, got.Size)
-			require.True(t, mem.Contains(got.Size, uint64(addr-got.Addr), length))
+			require.True(t, got.holds(addr, length))
+			require.False(t, op == transport.Read && got.ReadOnly)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from conftest import Pair
@@ -153,3 +154,39 @@ def test_a_close_beside_no_transfer_looks_at_no_cell(engine: tent.Engine, monkey
         patch.setattr(tent.Engine, "_under_way", lambda _: pytest.fail("it has looked at all batches"))
         engine.register(buffer).close()
     buffer.append(1)  # it is the program's
+
+
+def test_a_read_only_region_over_the_same_bytes_keeps_no_read_from_the_other(
+    pair: Callable[..., Pair], keep: Any
+) -> None:
+    """Regions may overlap. The smaller one, which may not be written, is for WRITEs alone, in every form."""
+    both = pair(8192)
+    near, local, remote = both.near, both.local, both.remote
+    fixed = keep(near.register(both.mine.view[:4096].toreadonly()))
+    for read in (
+        lambda: near.read(local[0:64], remote[0:64]),
+        lambda: near.read(both.mine.view[64:128], remote[64:128]),
+        lambda: near.read_ranges(near, [local.address + 128], both.peer, [remote.address + 128], [64]),
+        lambda: near.read_pages(local[0:4096], [3], remote, [3], page_bytes=64),
+        lambda: near.read_pages(near.pages(local[0:4096], 64), [4], both.peer.pages(remote, 64), [4]),
+        lambda: near.read_pages(
+            near.addresses([local.address + 320], 64), [0], both.peer.addresses([remote.address + 320], 64), [0]
+        ),
+    ):
+        assert read().result(10) == 64
+    with near.batch() as batch:
+        batch.write(fixed[0:64], remote[4096:4160])
+        batch.read(local[384:448], remote[384:448])
+        batch.submit().result(10)
+    both.mine.expect(0, both.theirs.expected[:448])
+    both.theirs.expect(4096, both.theirs.expected[:64])
+    for refused in (
+        lambda: near.read(fixed[0:64], remote[512:576]),
+        lambda: near.read(fixed.view[0:64], remote[512:576]),
+        lambda: near.read_pages(fixed, [0], remote, [8], page_bytes=64),
+        lambda: near.read_pages(near.pages(fixed, 64), [0], both.peer.pages(remote, 64), [8]),
+    ):
+        with pytest.raises(tent.InvalidArgumentError, match="is read-only: a READ cannot be stored there"):
+            refused()
+    both.check()
+    fixed.close()
