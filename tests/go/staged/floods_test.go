@@ -33,7 +33,8 @@ const (
 	openMost   = 16
 	placesMost = 4096
 	bytesMost  = 1 << 30
-	heapMost   = 12 << 20 // of the keeper, for all orders of one peer
+	keptFor    = 10 * time.Second // a lane behind its order; then another one may have its place
+	heapMost   = 12 << 20         // of the keeper, for all orders of one peer
 )
 
 // A peer gives orders as fast as it is let, each on a lane of its own, with as many parts and descriptors as fit. The
@@ -51,7 +52,7 @@ func TestAFloodOfOrdersIsBounded(t *testing.T) {
 		for i := range o.places {
 			o.places[i] = uint64(i) * o.bytes
 		}
-		before := heap()
+		before, began := heap(), time.Now()
 		var senders sync.WaitGroup
 		var started, refused, next atomic.Int64
 		for range 2 * openMost { // those that are not refused wait here
@@ -73,7 +74,9 @@ func TestAFloodOfOrdersIsBounded(t *testing.T) {
 		require.Equal(t, dispatch.Completed, s.State, "%v", s.Err)
 		copy(k.regions["cache"].must[band:], friend.stage.mustAll(t)()[band:band+size])
 		senders.Wait()
-		require.EqualValues(t, openMost, started.Load(), "lanes of one peer, of %d", lanes)
+		rounds := 1 + int64(time.Since(began)/keptFor) // one, unless the machine is very busy
+		require.GreaterOrEqual(t, started.Load(), int64(openMost))
+		require.LessOrEqual(t, started.Load(), openMost*rounds, "lanes of one peer, of %d", lanes)
 		require.Less(t, heap()-before, int64(heapMost))
 		k.settles(friend, "a flood of orders")
 	})
