@@ -85,7 +85,7 @@ type plannedFrom struct {
 	plan  *plan.Plan
 }
 
-// planEpoch counts the changes of links and keys of plans to all peers, and of those to one (decision 0214).
+// planEpoch counts the changes of links and keys of plans to all peers, and of those to one (decision 0213).
 type planEpoch struct{ all, one uint64 }
 
 // wanted has everything that a plan depends on besides the two regions.

@@ -65,7 +65,7 @@ func (m *Memory) settle(ctx context.Context) (change bool, cause *errs.Error) {
 	return (before == nil) != (m.why == nil), m.why
 }
 
-// replacedMax bounds the files that an engine leaves: their addresses stay reserved until its end (decision 0215).
+// replacedMax bounds the files that an engine leaves: their addresses stay reserved until its end (decision 0214).
 const replacedMax = 1024
 
 // join opens the file and takes a row. The caller has m.mu, or is the only one.
