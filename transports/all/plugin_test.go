@@ -130,7 +130,7 @@ func TestAPlugInThatCannotBeUsedIsNamedAndNobodyIsHeldUp(t *testing.T) {
 	explained := moved(t, e, e)
 	require.NotEmpty(t, explained.Taken)
 	require.Contains(t, explained.Rejected, engine.ExplainedRejected{Transport: "other-major",
-		Reason: "plug-in " + path + ": it is made for version 2.1 of the interface, and this is 1.1"})
+		Reason: "plug-in " + path + ": it is made for version 2.2 of the interface, and this is 1.2"})
 	_, err = openedWith(t, map[string]any{"plugins": []any{path}, "transports/other-major/enable": true})
 	require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err), "somebody counts on it: %v", err)
 }
