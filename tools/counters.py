@@ -16,13 +16,14 @@ import ast
 import io
 import json
 import re
-import subprocess
 import sys
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import tree
 
 ROOT = Path(__file__).resolve().parent.parent
 DENSITY = ROOT / "tools" / "comment_density.json"
@@ -34,10 +35,8 @@ FUNCTION = re.compile(r"^func .*?\{$.*?^\}$", re.M | re.S)
 
 @cache
 def files(*patterns: str) -> tuple[str, ...]:
-    """Files of the repository by git's patterns, those that are generated left out."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return tuple(n for n in names if (ROOT / n).is_file() and not generated(n))
+    """Files of the project by git's patterns, those that are generated left out."""
+    return tuple(name for name in tree.files(*patterns) if not generated(name))
 
 
 @cache

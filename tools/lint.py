@@ -21,6 +21,7 @@ from pathlib import Path
 
 import build_gotent
 import interpreters
+import tree
 from running import BIN, SKIPPED
 
 ROOT = build_gotent.ROOT
@@ -47,15 +48,8 @@ class SkippedError(Exception):
     """A linter that cannot work here, with the reason."""
 
 
-def tracked(*patterns: str) -> list[str]:
-    """Files of the repository that git knows or would add, and that are there."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
-    names = subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
-    return [name for name in names if (ROOT / name).exists()]
-
-
 def go_files(files: list[str] | None) -> list[str]:
-    return [f for f in files or tracked("*.go") if f.endswith(".go")]
+    return [f for f in files or tree.files("*.go") if f.endswith(".go")]
 
 
 def lines_of(command: list[str], env: dict[str, str]) -> list[str]:
@@ -98,7 +92,7 @@ def errcheck(go: str, env: dict[str, str], files: list[str] | None) -> list[str]
 
 def misspell(go: str, env: dict[str, str], files: list[str] | None) -> list[str]:
     """misspell over code, comments and documents"""
-    names = [f for f in files or tracked() if not f.endswith((".sum", ".svg", ".png", ".json"))]
+    names = [f for f in files or tree.files() if not f.endswith((".sum", ".svg", ".png", ".json"))]
     ignored = "exportfs"  # a folder of Linux
     return lines_of([str(BIN / "misspell"), "-i", ignored, *names], env) if names else []
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import build_gotent
 import interpreters
 import licences
+import tree
 
 ROOT = build_gotent.ROOT
 FOLDER = ROOT / "build" / "wheel"
@@ -75,11 +76,10 @@ def modules(extension: Path) -> set[tuple[str, str]]:
 
 
 def lacks(sdist: Path) -> list[str]:
-    """The tracked files that an sdist has not, but for those of git and of the project's own machines."""
+    """The files of the project that an sdist has not, but for those of git and of the project's own machines."""
     with tarfile.open(sdist) as archive:
         there = {name.partition("/")[2] for name in archive.getnames()}
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
-    return [name for name in tracked if not name.startswith(".") and name not in there]
+    return [name for name in tree.files(added=True) if not name.startswith(".") and name not in there]
 
 
 def audit(wheel: Path) -> str:
