@@ -137,10 +137,19 @@ def prepare_services(r: Runner, ctx: Context) -> None:
         raise RuntimeError("tests/services does not compile")
 
 
-def prepare_tracer(r: Runner) -> None:
-    """The program that counts system calls. Its tests say so where it cannot be had."""
+# By the file of each: the compiler of C++, what counts system calls, makes network namespaces, and finds the C library.
+PROGRAMS = {
+    "/usr/bin/g++": "g++",
+    "/usr/bin/strace": "strace",
+    "/usr/bin/ss": "iproute2",
+    "/usr/bin/pkg-config": "pkg-config",
+}
+
+
+def prepare_programs(r: Runner) -> None:
+    """Programs that tests call. Those tests say so where one cannot be had."""
     with contextlib.suppress(MissingError):
-        guest.install_packages("python", {"/usr/bin/strace": "strace"}, r.log)
+        guest.install_packages("tests", PROGRAMS, r.log)
 
 
 def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> bool:
@@ -156,8 +165,8 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
         begin("go", lambda r: prepare_go(r, names, ctx))
         if any(STAGES[name].needs_wheel for name in names):
             begin("pythons", lambda r: prepare_pythons(r, ctx))
-        if "python" in names:
-            begin("tracer", prepare_tracer)
+        if set(names) - {"lint"}:
+            begin("programs", prepare_programs)
         if "capi" in names:
             begin("capi", prepare_capi)
         if "rdma" in names:

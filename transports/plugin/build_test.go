@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +27,9 @@ const folder = "transports/plugin/"
 // built compiles a plug-in and returns its path, in a folder of the test.
 func built(t testing.TB, compiler []string, source string) string {
 	t.Helper()
+	if _, err := exec.LookPath(compiler[0]); err != nil {
+		t.Skipf("no %s: the plug-in is compiled by it", compiler[0])
+	}
 	name := "lib" + strings.TrimSuffix(filepath.Base(source), ".c") + ".so"
 	l := &compiled.Library{Soname: name, Compiler: slices.Concat(compiler, strictly),
 		Sources: []string{folder + source}, Headers: []string{folder + "include/*.h", folder + "example/*"}}
