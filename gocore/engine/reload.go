@@ -157,7 +157,7 @@ func (e *Engine) renewOrDismiss(ctx context.Context, list []suspect, limit time.
 	defer renaming.Wait()
 	lost := make([]suspect, 0, len(list))
 	sideBySide(list, renewalAsks, func(s suspect) {
-		err := asking.Err()
+		err := overdue(asking)
 		if err == nil {
 			e.visitors.ask(s.peer.ID, time.Now())
 			var now visitor
@@ -165,7 +165,7 @@ func (e *Engine) renewOrDismiss(ctx context.Context, list []suspect, limit time.
 			if err == nil {
 				renaming.Go(func() { e.shown(now.peer, now.proof) })
 			}
-			s.kept = err != nil && asking.Err() == nil && errs.CodeOf(err) != errs.Internal
+			s.kept = err != nil && overdue(asking) == nil && errs.CodeOf(err) != errs.Internal
 		}
 		if err != nil && !s.patient {
 			mu.Lock()
@@ -174,6 +174,15 @@ func (e *Engine) renewOrDismiss(ctx context.Context, list []suspect, limit time.
 		}
 	})
 	e.dismissAll(ctx, lost)
+}
+
+// overdue is ctx.Err() at the moment of its deadline, and not when a busy machine has given its timer a processor.
+// Calls end by their own timers, which may be faster: then a peer seemed to have had its time.
+func overdue(ctx context.Context) error {
+	if end, limited := ctx.Deadline(); limited && !time.Now().Before(end) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // dismissAll ends the access of peers that have shown no newer proof. All of them lose their lanes before anybody waits

@@ -68,6 +68,20 @@ func TestAPeerWithoutATurnComesBack(t *testing.T) {
 	require.Equal(t, dispatch.Completed, again())
 }
 
+// lateTimer is a context whose time is up, and whose timer has not run yet.
+type lateTimer struct{ context.Context }
+
+func (lateTimer) Deadline() (time.Time, bool) { return time.Now(), true }
+
+// On a busy machine a call ends by its own timer before its context does. A peer that was asked then has had no time.
+func TestALimitIsOverBeforeItsTimerHasRun(t *testing.T) {
+	require.NoError(t, overdue(context.Background()))
+	require.ErrorIs(t, overdue(lateTimer{context.Background()}), context.DeadlineExceeded)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, overdue(ended), context.Canceled)
+}
+
 // A peer that had its time and said nothing is kept out, and so is one that cannot be reached at all.
 func TestAPeerThatHadItsTimeIsKeptOut(t *testing.T) {
 	owner := without(t, "shm")
