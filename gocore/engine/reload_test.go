@@ -68,7 +68,7 @@ func TestAPeerWithoutATurnComesBack(t *testing.T) {
 	require.Equal(t, dispatch.Completed, again())
 }
 
-// lateTimer is a context whose time is up, and whose timer has not run yet.
+// lateTimer is a context at the end of its time. Its timer has not run yet.
 type lateTimer struct{ context.Context }
 
 func (lateTimer) Deadline() (time.Time, bool) { return time.Now(), true }
