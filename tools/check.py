@@ -137,7 +137,7 @@ def prepare_services(r: Runner, ctx: Context) -> None:
         raise RuntimeError("tests/services does not compile")
 
 
-# By the file of each: the compiler of C++, a counter of system calls, tools of network namespaces, and the finder of C libraries.
+# By the file of each: the compiler of C++, a counter of system calls, network namespaces, the finder of C libraries.
 PROGRAMS = {
     "/usr/bin/g++": "g++",
     "/usr/bin/strace": "strace",
