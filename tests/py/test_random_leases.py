@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from random_model import Ranges
 
 import tent
 
@@ -28,20 +29,14 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-class Bytes:
+class Bytes(Ranges):
     """A region and its model. Bytes that a transfer under way may write are not known."""
 
     def __init__(self, region: tent.Region, dice: random.Random) -> None:
+        super().__init__()
         self.region, self.array = region, np.asarray(region)
         self.array[:] = np.frombuffer(dice.randbytes(SIZE), np.uint8)
         self.model, self.known = self.array.copy(), np.ones(SIZE, bool)
-        self.busy: list[tuple[int, int, str]] = []  # begin, end, "source" or "destination"
-
-    def take(self, begin: int, end: int, kind: str) -> bool:
-        if any(a < end and begin < b and "destination" in (kind, other) for a, b, other in self.busy):
-            return False
-        self.busy.append((begin, end, kind))
-        return True
 
     def learn(self, begin: int, end: int) -> None:
         """Takes the bytes as they are: nobody writes there any more."""
