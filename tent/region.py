@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     Peer: TypeAlias = Segment | PeerInfo | str
 
-
 _HOST = ("*", "cpu")  # how the locations of memory begin that the host can look at
 _SHARE = "region.share(region[0:4096], name), or a list of slices"
 
@@ -223,10 +222,11 @@ class Region:
         a peer that is only just connecting (Segment.connect() ends that). A peer that does not answer delays it by a
         second at most. `peer` limits it to one, a Segment, a row of Engine.peers() or an address, or to those with an
         identity: "spiffe://prod/prefill/*", "id:" and a peer_id. `pages` are ignored: all of the region is fenced.
-
         Raises InvalidEntryError where `peer` is nobody, and the builtin TimeoutError after `timeout` seconds.
         """
         who = text_of(getattr(peer, "id", None) or getattr(peer, "address", peer), "peer")
+        if peer is not None and not who:
+            raise InvalidArgumentError("peer is empty", hint="fence() without a peer is for all of them")
         self._check_open()
         self._engine._call_long(self._engine._library.pybind_FenceRegion, self._id, who, _native.milliseconds(timeout))
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -320,17 +321,17 @@ func (e *Engine) peersMeant(ctx context.Context, name string) (list []transport.
 	if len(list) > 0 {
 		return list, nil
 	}
-	identity, why := transport.Peer{}, meta.CheckAddress(name)
-	if why == nil {
-		identity, why = e.client.Open(ctx, name)
+	lack := fmt.Sprintf("no peer is %q", errs.Printable(name, strangerTextMax))
+	if meta.CheckAddress(name) == nil {
+		identity, why := e.client.Open(ctx, name)
+		if why == nil {
+			return append(list, identity), nil
+		}
+		lack += fmt.Sprintf(", and none answers there: %v", why)
 	}
-	if why != nil {
-		return nil, errs.New(errs.InvalidEntry, "fence", "no peer is %q, and none answers there: %v",
-			errs.Printable(name, strangerTextMax), why).
-			WithHint("give the segment of the peer, its ID, or a pattern of identities that engine.peers() has; " +
-				"without a peer all of them are fenced")
-	}
-	return append(list, identity), nil
+	return nil, errs.New(errs.InvalidEntry, "fence", "%s", lack).
+		WithHint("give the segment of the peer, its ID, or a pattern of identities that engine.peers() has; " +
+			"without a peer all of them are fenced")
 }
 
 // leavePeer gives a handle back; the last one detaches the links.

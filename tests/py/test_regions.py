@@ -144,6 +144,10 @@ def test_a_fence_names_its_peers_by_all_that_peers_are_known_by(pair: Callable[.
     for nobody in ("dns:other.svc", f"id:{both.far.peer_id}", "127.0.0.1:9"):
         with pytest.raises(tent.InvalidEntryError, match="no peer is"):
             both.offered.fence(nobody, timeout=10)
+    with pytest.raises(tent.InvalidEntryError, match=r'no peer is "dns:other\.svc"; give'):  # and none of its port
+        both.offered.fence("dns:other.svc", timeout=10)
+    with pytest.raises(tent.InvalidArgumentError, match="peer is empty"):
+        both.offered.fence("", timeout=10)
     both.theirs.expect(0, both.mine.expected)
     both.near.write(both.local, both.remote).result(10)
 
