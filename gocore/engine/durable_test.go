@@ -15,11 +15,11 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// filing is a transport for files; its syncs are done at once, unless it is slow.
+// filing is a transport for files; its syncs are done at once, unless it is slow. Any goroutine of the engine may ask.
 type filing struct {
 	*hand
-	syncs int
 	slow  bool // it keeps done
+	syncs int  // guarded by the hand, and so is done
 	done  func(*errs.Error)
 }
 
@@ -35,10 +35,16 @@ func (f *filing) OpenFile(_ context.Context, s transport.FileSpec) (transport.Fi
 }
 
 func (f *filing) Sync(_ transport.Link, _ transport.RemoteKey, done func(*errs.Error)) {
-	f.syncs++
-	if f.done = done; !f.slow {
+	f.locked(func() { f.syncs, f.done = f.syncs+1, done })
+	if !f.slow {
 		done(nil)
 	}
+}
+
+// asked returns the number of syncs, and the end of the latest one.
+func (f *filing) asked() (n int, done func(*errs.Error)) {
+	f.locked(func() { n, done = f.syncs, f.done })
+	return n, done
 }
 
 // Bytes that were written by a transport that has left the file meanwhile may be lost: nobody has synced them.
@@ -59,17 +65,22 @@ func TestADurableTransferFailsWhenNoTransportIsLeftToSync(t *testing.T) {
 		id, err := c.Commit(nil)
 		require.NoError(t, err)
 		f.complete(nil)
+		require.Eventually(t, func() bool { // another goroutine may run the step
+			sum, err := w.Summary(id)
+			return err == nil && sum.Bytes == 4096
+		}, 10*time.Second, time.Millisecond)
 		if leaves {
 			open.peer.detach(closedSegment())
 		}
 		require.Equal(t, dispatch.Pending, w.Wait(id, 0), "its other bytes are under way")
 		h.complete(nil)
-		require.Equal(t, 1, f.syncs)
-		if !leaves {
-			require.Equal(t, dispatch.Completed, w.Wait(id, 0))
-			continue
+		if leaves {
+			w.requireEnd(id, dispatch.Failed, errs.Stale)
+		} else {
+			require.Equal(t, dispatch.Completed, w.Wait(id, 10*time.Second))
 		}
-		w.requireEnd(id, dispatch.Failed, errs.Stale)
+		syncs, _ := f.asked()
+		require.Equal(t, 1, syncs)
 	}
 }
 
@@ -80,7 +91,7 @@ func TestAStopOfThisProcessPutsOffTheLimitOfASync(t *testing.T) {
 	own := w.region("own")
 	file, err := w.OpenFile(t.Context(), "/kv.bin", FileOptions{Create: true, Size: own.Size})
 	require.NoError(t, err)
-	for _, timeout := range []time.Duration{0, w.Config().Engine.TransferSyncTimeout} {
+	for i, timeout := range []time.Duration{0, w.Config().Engine.TransferSyncTimeout} {
 		terms := Terms{Op: transport.Write, Durability: request.DurabilityData}
 		if timeout > 0 {
 			terms.Deadline = clock.Now().Add(timeout)
@@ -91,6 +102,7 @@ func TestAStopOfThisProcessPutsOffTheLimitOfASync(t *testing.T) {
 		id, err := c.Commit(nil)
 		require.NoError(t, err)
 		f.complete(nil)
+		require.Eventually(t, func() bool { n, _ := f.asked(); return n == i+1 }, 10*time.Second, time.Millisecond)
 		require.Equal(t, dispatch.Pending, w.Wait(id, 0))
 		w.mu.Lock()
 		w.stepAt(clock.Now().Add(w.Config().Engine.TransferSyncTimeout + time.Second))
@@ -100,7 +112,8 @@ func TestAStopOfThisProcessPutsOffTheLimitOfASync(t *testing.T) {
 			continue
 		}
 		require.Equal(t, dispatch.Pending, w.Wait(id, 0))
-		f.done(nil)
+		_, done := f.asked()
+		done(nil)
 		require.Equal(t, dispatch.Completed, w.Wait(id, 10*time.Second))
 	}
 }
@@ -124,5 +137,6 @@ func TestACanceledBatchWaitsForNoSyncWhenItsBytesArriveNevertheless(t *testing.T
 	f.locked(func() { f.slices = delivered })
 	f.complete(nil)
 	w.requireEnd(id, dispatch.Canceled, errs.Canceled)
-	require.Zero(t, f.syncs)
+	syncs, _ := f.asked()
+	require.Zero(t, syncs)
 }
