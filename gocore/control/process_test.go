@@ -95,7 +95,7 @@ func TestKilledProcessIsReplacedAtItsPort(t *testing.T) {
 // The limit of an open counts the time in which its process is let run.
 func TestAProcessThatIsStoppedInItsHandshakeGoesOn(t *testing.T) {
 	checkLeaks(t)
-	b := start(t, "127.0.0.1:0")
+	b := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout = time.Minute }) // not the limit that is tested
 	process, _ := child(t, "127.0.0.1:0")
 	relay := stranger(t, func(c net.Conn) {
 		defer c.Close()
