@@ -76,10 +76,11 @@ func (e *Engine) newBatch(capacity int) (*batch, *errs.Error) {
 	return b, nil
 }
 
-// UnderWay returns the number of batches that have begun and not ended.
+// UnderWay returns the number of batches that have begun and not ended. The page shows each of them.
 func (e *Engine) UnderWay() int {
 	e.mu.Lock()
 	defer e.unlockAndDrain()
+	e.show()
 	return e.active
 }
 

@@ -46,8 +46,9 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 // Nothing else changes. Close does it first. Python does so earlier, since it settles its transfers before it closes.
 func (e *Engine) Refuse() {
 	e.mu.Lock()
+	defer e.unlockAndDrain()
 	e.refuses = true
-	e.unlockAndDrain()
+	e.show()
 }
 
 // awaitEnd waits for the call of Close that came first, for as long as a call with this timeout may take itself.

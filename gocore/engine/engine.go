@@ -63,6 +63,7 @@ type Engine struct {
 	core     *dispatch.Core
 	batches  []*batch // by slot
 	active   int      // batches that have not ended
+	unshown  int      // of these, those that the page may not show before they end; see show
 	refuses  bool     // batches take no calls any more
 	gone     bool     // Close has ended
 	waiters  waiterPool

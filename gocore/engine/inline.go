@@ -43,6 +43,9 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 	carried := by.Inline(c.slicesFor(&held))
 	now = clock.Now()
 	e.mu.Lock()
+	if made {
+		e.unshown--
+	}
 	if e.gone { // Close has given up waiting, and has ended the batch
 		e.unlockAndDrain()
 		return 0, 0, true, closedError()
@@ -61,7 +64,7 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 		return id, first, true, nil
 	}
 	e.core.Unreserve(&held)
-	if made {
+	if made && e.page.state(id) == dispatch.Invalid { // else it has been shown, and is pending
 		e.page.publish(id, dispatch.Completed, 0, 0, 0)
 	}
 	first, err := e.core.Submit(b.id, c.specs, now) // cannot fail: it has the room that was reserved
@@ -93,7 +96,9 @@ func (e *Engine) reserve(id dispatch.BatchID, c *Call, now clock.Time) (*batch, 
 				if c.trace != "" {
 					e.core.Trace(b.id, c.trace)
 				}
-				if e.enterCall(b, c, now); !made {
+				if e.enterCall(b, c, now); made {
+					e.unshown++
+				} else {
 					e.mirror(id, now) // others know the batch: it is pending
 				}
 				return b, held, true
@@ -105,6 +110,20 @@ func (e *Engine) reserve(id dispatch.BatchID, c *Call, now clock.Time) (*batch, 
 		e.release(b)
 	}
 	return nil, dispatch.Reservation{}, false
+}
+
+// show puts the batches of unfinished inline calls on the page. Their ids are not told yet, so that is only done for a
+// reader of the whole page. The caller holds e.mu.
+func (e *Engine) show() {
+	if e.unshown == 0 || e.gone {
+		return
+	}
+	now := clock.Now()
+	for _, b := range e.batches {
+		if b != nil && b.counted && e.page.state(b.id) == dispatch.Invalid {
+			e.mirror(b.id, now)
+		}
+	}
 }
 
 // slicesFor makes the slices of a reservation: one a task.

@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/sim"
 )
@@ -229,6 +230,9 @@ func TestNothingEndsWhileACallIsCarriedOut(t *testing.T) {
 		moved <- err
 	}()
 	<-entered
+	require.Empty(t, pendingOnPage(c.here), "nobody asked")
+	require.Equal(t, 1, c.here.UnderWay())
+	require.Len(t, pendingOnPage(c.here), 1, "a reader of the page sees it behind that")
 	go func() { closed <- c.here.Close(0, true) }()
 	for id, err := c.here.NewBatch(1); err == nil; id, err = c.here.NewBatch(1) { // until Close has begun
 		require.NoError(t, c.here.FreeBatch(id))
@@ -243,6 +247,53 @@ func TestNothingEndsWhileACallIsCarriedOut(t *testing.T) {
 	require.NoError(t, <-moved)
 	require.Empty(t, <-closed)
 	c.theirs.check(t)
+}
+
+// pendingOnPage returns the slots that the shared page shows as pending.
+func pendingOnPage(e *engine.Engine) (slots []int) {
+	at, size := e.Page()
+	words := mem.Words(at, size/8)
+	for i := 0; i < len(words); i += 4 { // of a cell the first has the state
+		if dispatch.State(atomic.LoadUint64(&words[i])&0xff) == dispatch.Pending {
+			slots = append(slots, i/4)
+		}
+	}
+	return slots
+}
+
+// A close settles the batches of the page, before the engine is gone. So one that a caller is carrying out is there
+// when no other can begin, and stays pending until it has ended.
+func TestABatchThatIsCarriedOutIsOnThePageOfAnEngineThatRefuses(t *testing.T) {
+	for _, carries := range []bool{true, false} {
+		entered, proceed := make(chan struct{}), make(chan struct{})
+		c := newCouple(t, func(list []*transport.Slice, inner transport.Inliner) bool {
+			entered <- struct{}{}
+			<-proceed
+			return carries && inner.Inline(list)
+		})
+		fill(c.own.bytes, 5)
+		moved := make(chan dispatch.BatchID)
+		go func() {
+			id, _ := c.here.Move(c.write(0, 4096))
+			moved <- id
+		}()
+		<-entered
+		c.here.Refuse()
+		slots := pendingOnPage(c.here)
+		require.Len(t, slots, 1)
+		close(proceed)
+		id := <-moved
+		require.EqualValues(t, slots[0], id.Slot())
+		if carries {
+			require.Equal(t, dispatch.Completed, ended(t, c.here, id).State)
+			same(t, c.theirs.bytes[:4096], 5, 0)
+		} else { // it goes to the core, behind the look of a close
+			require.Equal(t, dispatch.Canceled, ended(t, c.here, id).State)
+		}
+		require.Empty(t, pendingOnPage(c.here))
+		c.own.check(t)
+		c.theirs.check(t)
+	}
 }
 
 func TestInlineBytesCanBeSetToNone(t *testing.T) {
