@@ -3,7 +3,7 @@
 package main
 
 /*
-#include "tent/transfer_engine.h"
+#include "include/tent/transfer_engine.h"
 */
 import "C"
 

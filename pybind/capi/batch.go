@@ -1,7 +1,7 @@
 package main
 
 /*
-#include "tent/transfer_engine.h"
+#include "include/tent/transfer_engine.h"
 #include "last_error.h"
 */
 import "C"

@@ -6,7 +6,7 @@
 
 #undef TENT_TYPES_ONLY /* the compiler compares the calls with their declarations */
 #include "last_error.h"
-#include "tent/transfer_engine.h"
+#include "include/tent/transfer_engine.h"
 
 static atomic_int forked;
 

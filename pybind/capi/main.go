@@ -9,9 +9,9 @@
 package main
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/include -DTENT_TYPES_ONLY
+#cgo CFLAGS: -DTENT_TYPES_ONLY
 #include <stdlib.h>
-#include "tent/transfer_engine.h"
+#include "include/tent/transfer_engine.h"
 #include "last_error.h"
 */
 import "C"

@@ -2,7 +2,7 @@ package main
 
 /*
 #include <stdlib.h>
-#include "tent/transfer_engine.h"
+#include "include/tent/transfer_engine.h"
 #include "last_error.h"
 */
 import "C"
