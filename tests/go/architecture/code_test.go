@@ -50,6 +50,7 @@ var codeRules = []codeRule{
 		"fmt.Print", "fmt.Printf", "fmt.Println", "log.Print", "log.Printf", "log.Println", "log.Fatal", "log.Fatalf")},
 	{"words of the glossary", glossary},
 	{"the core names no transport", namesNoTransport},
+	{"cgo needs no path of the source", noSourcePath},
 }
 
 func isPure(s *source) bool { return !s.test && slices.Contains(pureFolders, s.folder) }
@@ -241,6 +242,20 @@ func noInit(s *source) (out []violation) {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
 			out = append(out, s.at(f.Pos(), "transports/all lists what there is; an import has no side effects",
 				"a func init is banned here"))
+		}
+	}
+	return out
+}
+
+func noSourcePath(s *source) (out []violation) {
+	for _, group := range s.syntax.Comments {
+		for _, c := range group.List {
+			for line := range strings.Lines(c.Text) {
+				if strings.HasPrefix(line, "#cgo ") && strings.Contains(line, "${SRCDIR}") {
+					out = append(out, s.at(c.Pos(), "cgo takes no path with a parenthesis: include by a way from the "+
+						"package's folder", "${SRCDIR} is banned here"))
+				}
+			}
 		}
 	}
 	return out

@@ -72,6 +72,9 @@ func TestEveryCodeRuleCatchesItsViolation(t *testing.T) {
 			body("", "type Rail struct{}")},
 		{"the core names no transport", "gocore/control/x.go", body("", `var network = "tcp"`),
 			body("", `var network = "tcp4"`)},
+		{"cgo needs no path of the source", "pybind/x/x.go",
+			"package x\n\n/*\n#cgo CFLAGS: -I${SRCDIR}/include\n*/\nimport \"C\"\n",
+			"package x\n\n/*\n#cgo CFLAGS: -O2\n*/\nimport \"C\"\n"},
 	} {
 		i := -1
 		for j := range codeRules {
