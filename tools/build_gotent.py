@@ -8,6 +8,7 @@ The stock `gopy build` is not used: it links libpython, bakes a RUNPATH in, and 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
@@ -265,6 +266,16 @@ def by_position(name: str, body: str) -> str:
     return substitute(r"PyObject \*args, PyObject \*kwargs", "PyObject *const *args, Py_ssize_t given", body, count=2)
 
 
+def word(text: str) -> str:
+    """A word of a list like CGO_CFLAGS. Go knows both quotation marks there, and no escape."""
+    mark = '"' if "'" in text else "'"
+    if mark in text:
+        raise BuildError(
+            f"tent: Go takes no path with both quotation marks; build in another folder than that of {text}"
+        )
+    return f"{mark}{text}{mark}"
+
+
 def extldflags(*flags: str) -> str:
     """The word of -ldflags that gives the C compiler flags. Both are split at spaces, and a folder may have one."""
     return f"""\"-extldflags={" ".join(f"'{flag}'" for flag in flags)}\""""
@@ -341,7 +352,8 @@ class Build:
         main = self.out / "gotent.go"
         main.write_text(patch_go(main.read_text()))
         mod = substitute(rf"^module {re.escape(MODULE)}$", "module tentgopy", (ROOT / "go.mod").read_text())
-        (self.out / "go.mod").write_text(f'{mod}\nrequire {MODULE} v0.0.0\nreplace {MODULE} => "{ROOT}"\n')
+        root = json.dumps(str(ROOT), ensure_ascii=False)  # a string of Go's, as go.mod has it
+        (self.out / "go.mod").write_text(f"{mod}\nrequire {MODULE} v0.0.0\nreplace {MODULE} => {root}\n")
         shutil.copy(ROOT / "go.sum", self.out)
         self.run("goimports", "-w", "gotent.go")
         self.run(
@@ -391,7 +403,7 @@ class Build:
             "-o",
             "_gotent.so",
             ".",
-            env=self.target | {"CGO_CFLAGS": " ".join(f"'{f}'" for f in flags)},
+            env=self.target | {"CGO_CFLAGS": " ".join(map(word, flags))},
         )
         return self.out / "_gotent.so"
 
