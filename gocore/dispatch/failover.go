@@ -2,10 +2,13 @@ package dispatch
 
 import (
 	"cmp"
+	"math"
+	"slices"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/rail"
 )
 
 // An error leads to one of these consequences, by its scope; the text is never read.
@@ -13,7 +16,8 @@ import (
 //	collateral, withdrawn   again at once, counts against nothing
 //	replaced key            again with the new one, see rekey.go; a try where it is not known yet
 //	permanent               the task fails
-//	slice                   again after a pause that doubles, at most Options.Retries times on a route
+//	slice                   again after a pause that doubles, at most Options.Retries times on a route, and on the last
+//	                        one until no rail of the link is suspected
 //	not here, slice or rail the keys do not work on this rail: another one at once, else as for link
 //	rail                    a rail that has not failed it in this round at once; when all have, as for slice. The
 //	                        breaker and the health of the rail hear of it
@@ -64,13 +68,24 @@ func (c *Core) retryPiece(p *piece, r *railState, err *errs.Error, now clock.Tim
 		}
 	}
 	p.tried = 0 // the round is over: every rail had its chance
-	if int(p.tries) >= c.options.Retries {
+	if int(p.tries) >= c.options.Retries && !c.awaitsVerdict(t, r.link) {
 		c.failover(t, c.blame(err, t, r), now)
 		return
 	}
-	p.tries++
+	p.tries = min(p.tries, math.MaxUint8-1) + 1
 	counters.Retries++
 	c.parkPiece(p, now)
+}
+
+// awaitsVerdict reports whether a task has no other way than its link, and a rail there is suspected. That one speaks
+// soon or is condemned, so this ends: a healthy path may be left until then.
+func (c *Core) awaitsVerdict(t *task, l *link) bool {
+	suspected := func(r *railState) bool { return r != nil && r.life.State() == rail.Suspected }
+	if !slices.ContainsFunc(l.rails, suspected) {
+		return false
+	}
+	next, _ := c.nextRoute(t, false)
+	return next < 0
 }
 
 // final reports an error of an attempt that no other attempt can mend. TIMEOUT is one for a task, not for an attempt.

@@ -450,3 +450,48 @@ func TestTheMostRoundsEnd(t *testing.T) {
 	}
 	require.Equal(t, Failed, r.status(b).State)
 }
+
+// A suspected rail may work, so a task that has no other way waits for the verdict, however fast its last rail refuses.
+func TestATaskThatHasNoOtherWayOutlivesASuspicion(t *testing.T) {
+	for _, speaks := range []bool{true, false} {
+		r := newRig(t, Options{Retries: 1, CondemnAfter: time.Second})
+		id := r.link(1, 0, 2, 1<<20)
+		r.warm(to(r.core, id))
+		r.submit(to(r.core, id), High, 128*kib, clock.Never)
+		silent := r.out[0].Rail
+		r.silence(silent)
+		require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
+		for len(r.out) > 0 {
+			if r.out[0].Rail == silent {
+				r.finish(0, withdrawn)
+			} else {
+				r.finish(0, nil)
+			}
+		}
+		b := r.submit(to(r.core, id), High, kib, clock.Never)
+		refuse := func(d time.Duration) {
+			for end := r.now.Add(d); r.now < end; r.wait(ms) {
+				for len(r.out) > 0 {
+					require.NotEqual(t, silent, r.out[0].Rail)
+					r.finish(0, broken(errs.ScopeRail))
+				}
+			}
+		}
+		refuse(500 * ms)
+		require.Equal(t, Pending, r.status(b).State)
+		require.Less(t, r.status(b).Attempts, uint16(20), "nothing spins")
+		if !speaks {
+			refuse(time.Second)
+			require.Equal(t, Failed, r.status(b).State, "the rail was condemned")
+			continue
+		}
+		r.core.Progress(id, silent, r.now)
+		for r.step(); r.status(b).State == Pending; r.wait(ms) {
+			for len(r.out) > 0 {
+				require.Equal(t, silent, r.out[0].Rail)
+				r.finish(0, nil)
+			}
+		}
+		require.Equal(t, Completed, r.status(b).State)
+	}
+}
