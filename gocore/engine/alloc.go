@@ -162,7 +162,7 @@ func (a *allocations) populate(addr uintptr, size uint64, huge bool, usable func
 	return nil
 }
 
-// mapFor finds the memory for a region.
+// mapFor finds the memory for a region. Where the place that a setting names is full, no other one will do.
 func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 	wanted := transport.Allocation{Size: m.Size, Location: m.Location}
 	if m.HugePages {
@@ -173,6 +173,9 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 			got, err := a.Allocate(wanted)
 			if err == nil {
 				return &region{Region: got, owner: a}, nil
+			}
+			if errs.CodeOf(err) == errs.NoSpace {
+				return nil, err
 			}
 			e.log.Debug("allocate", "transport", p.name, "err", err)
 		}

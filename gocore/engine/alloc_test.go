@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"testing"
 	"unsafe"
@@ -12,6 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
@@ -137,5 +139,31 @@ func TestTheGreatestSizesAreOutOfMemoryToo(t *testing.T) {
 		_, _, err := e.Allocate(Memory{Size: size, Location: "cpu:0"})
 		require.Equal(t, errs.OutOfMemory, errs.From("test", err).Code, "%d bytes", size)
 		require.ErrorContains(t, err, fmt.Sprintf("%d bytes are more than the ", size))
+	}
+}
+
+// fullPlace is a transport that has no memory to give.
+type fullPlace struct {
+	transport.Transport
+	code errs.Code
+}
+
+func (p fullPlace) Allocate(transport.Allocation) (mem.Region, error) {
+	return mem.Region{}, errs.New(p.code, "test.allocate", "nothing is left")
+}
+
+func (fullPlace) Free(mem.Region) error { return nil }
+
+func TestNoOtherMemoryReplacesThatOfAFullPlace(t *testing.T) {
+	for code, replaced := range map[errs.Code]bool{errs.NotHere: true, errs.OutOfMemory: true, errs.NoSpace: false} {
+		e := &Engine{log: slog.New(slog.DiscardHandler),
+			ports: []*port{{name: "test", transport: fullPlace{code: code}}}}
+		r, err := e.mapFor(Memory{Size: 4096, Location: "cpu:0"}, mem.Host, 0)
+		require.Equal(t, replaced, err == nil, "%v", err)
+		if !replaced {
+			require.Equal(t, code, errs.CodeOf(err))
+			continue
+		}
+		require.NoError(t, r.owner.Free(r.Region))
 	}
 }

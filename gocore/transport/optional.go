@@ -37,7 +37,8 @@ type (
 
 	// Allocator is a transport that brings memory of its own.
 	Allocator interface {
-		// Allocate returns zeroed memory; Fd of the region is set where peers can map it.
+		// Allocate returns zeroed memory; Fd of the region is set where peers can map it. After an error the engine
+		// asks elsewhere, but for NoSpace: the place is full that a setting names.
 		Allocate(Allocation) (mem.Region, error)
 		Free(mem.Region) error
 	}

@@ -69,7 +69,7 @@ func (t *Transport) Allocate(wanted transport.Allocation) (mem.Region, error) {
 	a := &allocation{size: (size + page - 1) / page * page, huge: huge, fd: -1, readable: -1}
 	if err := t.create(a, node); err != nil {
 		a.release()
-		return mem.Region{}, errs.Wrap(errs.OutOfMemory, "shm.allocate", err)
+		return mem.Region{}, errs.Wrap(t.shortage(), "shm.allocate", err)
 	}
 	r := mem.Region{Addr: a.addr, Size: size, Kind: mem.Host, Location: location, Fd: a.fd}
 	if !t.memory.add(a) {
@@ -77,6 +77,14 @@ func (t *Transport) Allocate(wanted transport.Allocation) (mem.Region, error) {
 		return mem.Region{}, kit.Closed("shm.allocate")
 	}
 	return r, nil
+}
+
+// shortage is the code for memory that there is not. No other place will do for a folder that somebody named.
+func (t *Transport) shortage() errs.Code {
+	if t.settings.CXLMountPath != "" {
+		return errs.NoSpace
+	}
+	return errs.OutOfMemory
 }
 
 // add enters an allocation. It reports false when the transport has closed meanwhile.
@@ -164,6 +172,20 @@ func (m *memory) createFile(a *allocation, folder string) (err error) {
 		return nil
 	}
 	return fmt.Errorf("transports/shm/cxl_mount_path: every name in %s is taken", folder)
+}
+
+// checkFolder makes a file of a page and gives it back, so that a folder that takes none is found before it is needed.
+func (m *memory) checkFolder(folder string) error {
+	if folder == "" {
+		return nil
+	}
+	a := &allocation{size: uint64(unix.Getpagesize()), fd: -1, readable: -1}
+	defer a.release()
+	if err := m.createFile(a, folder); err != nil {
+		return errs.Wrap(errs.InvalidArgument, "shm.open", err).
+			WithHint("name a folder in which this process may make files, or leave the setting empty")
+	}
+	return nil
 }
 
 // uninterrupted makes a call again that a signal has interrupted. Profilers and timers of the program send some, and

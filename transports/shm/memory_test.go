@@ -184,9 +184,25 @@ func TestCXLFilesAreNewAndKeepNoName(t *testing.T) {
 	mem.Bytes(r.Addr, 10_000)[9_999] = 7
 	require.NoError(t, a.tr.Free(r))
 
-	b, _, _ := newAlone(t, Settings{CXLMountPath: folder + "/missing"})
-	_, err = b.tr.Allocate(transport.Allocation{Size: 1, Location: "cpu:0"})
-	require.ErrorContains(t, err, "cxl_mount_path")
+	_, err = a.tr.Allocate(transport.Allocation{Size: 1 << 46, Location: "cpu:0"})
+	require.Equal(t, errs.NoSpace, errs.CodeOf(err), "%v", err)
+}
+
+// A folder that takes no files is an error of the setting, and not memory of another kind later on.
+func TestAFolderThatTakesNoFilesIsFoundWhenTheTransportOpens(t *testing.T) {
+	folder := t.TempDir()
+	file := filepath.Join(folder, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for _, bad := range []string{filepath.Join(folder, "missing"), file, "/proc/self"} {
+		a := &alone{}
+		_, err := Factory{}.Open(context.Background(), Settings{CXLMountPath: bad}, a, a)
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), bad)
+		require.ErrorContains(t, err, "transports/shm/cxl_mount_path")
+		require.ErrorContains(t, err, bad)
+	}
+	found, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
 }
 
 // shmFolder is a folder on a tmpfs where there is one, as CXL's is.

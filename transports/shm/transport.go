@@ -104,7 +104,10 @@ func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, err
 	if s.Trust == TrustNone {
 		c.Trust = errors.New("transports/shm/trust is none")
 	}
-	var err error
+	err := t.memory.checkFolder(s.CXLMountPath)
+	if err != nil {
+		return nil, err
+	}
 	if t.Point, err = access.Open(c); err != nil {
 		return nil, err
 	}
