@@ -80,7 +80,8 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 		RegisterTimeout: 30 * time.Second, RegisterWait: 100 * time.Millisecond, MetricsHost: "127.0.0.1"}, c.Engine)
 	seed := Rail{ErrorThreshold: 3, ErrorWindow: 10 * time.Second, Cooldown: 30 * time.Second,
 		CooldownMax:      300 * time.Second,
-		PromotionTimeout: 10 * time.Millisecond, AllowCrossNUMA: true, HealthSensitivity: 100, HealthRecovery: 10,
+		PromotionTimeout: 10 * time.Millisecond, AllowCrossNUMA: true,
+		HealthSensitivity: 100, HealthRange: 99, HealthRecovery: 10,
 		ProbeInterval: 10 * time.Millisecond, SoftOutMax: 0.75,
 		SuspectAfter: 5 * time.Millisecond, NUMAPenalties: []float64{1, 5, 10},
 		Filtering: true, FilterInterval: 200 * time.Microsecond, SlotInterval: 2 * time.Millisecond, SlotBorrow: true}

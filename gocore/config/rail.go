@@ -9,7 +9,8 @@ type Rail struct {
 	ErrorWindow       time.Duration `key:"rail_error_window_secs" takes:"0.001..86400" unit:"s" default:"10" from:"failover seed" help:"Sliding window in which errors of a rail are counted."`
 	Cooldown          time.Duration `key:"rail_cooldown_secs" takes:"0.001..86400" unit:"s" default:"30" atmost:"rail_cooldown_max_secs" from:"failover seed" help:"First pause of a rail; it doubles with each further one."`
 	CooldownMax       time.Duration `key:"rail_cooldown_max_secs" takes:"0.001..86400" unit:"s" default:"300" from:"failover seed" help:"Longest pause of a rail; a constant of the seed."`
-	HealthSensitivity int           `key:"rail_health_sensitivity" takes:"1..1000" default:"100" from:"LNet resiliency seed" help:"Health that a failure takes from a rail, which has 1000 at best; rails that differ by less are equals."`
+	HealthSensitivity int           `key:"rail_health_sensitivity" takes:"1..1000" default:"100" from:"LNet resiliency seed" help:"Health that a failure takes from a rail, which has 1000 at best."`
+	HealthRange       int           `key:"health_value_range" takes:"0..1000" default:"99" from:"LNet resiliency seed" help:"Rails whose health differs by no more are equals. Where it is not set, one failure is more: one less than rail_health_sensitivity. 0 takes the best alone, 1000 leaves health out of the choice."`
 	HealthRecovery    int           `key:"rail_health_recovery" takes:"1..1000" default:"10" from:"LNet resiliency seed" help:"Health that a success gives back to a rail."`
 	ProbeInterval     time.Duration `key:"rail_probe_interval_ms" takes:"1..60000" unit:"ms" default:"10" help:"Interval of the probes of a rail that is out, while something is to be sent to its peer."`
 	SoftOutMax        float64       `key:"rail_soft_out_max" takes:"0.01..1" default:"0.75" help:"Share of the rails of a peer that silence alone may take out at once; one of two always may, the last never."`

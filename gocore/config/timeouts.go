@@ -21,6 +21,7 @@ func (c *Config) checkTimeouts() error {
 		return err
 	}
 	c.inheritSuspicion()
+	c.followSensitivity()
 	return c.checkRounds()
 }
 
@@ -42,6 +43,20 @@ func (c *Config) inheritSuspicion() {
 	for i := range c.settings {
 		if strings.HasSuffix(c.settings[i].Key, "/rail_suspect_ms") && isDefault(c.origins[i]) {
 			c.values[i], c.origins[i] = c.values[engine], c.origins[engine]
+		}
+	}
+}
+
+// followSensitivity makes one failure of a rail more than the range of health, where that was not set.
+func (c *Config) followSensitivity() {
+	for i := range c.settings {
+		branch, is := strings.CutSuffix(c.settings[i].Key, "/health_value_range")
+		if !is || !isDefault(c.origins[i]) {
+			continue
+		}
+		failure := branch + "/rail_health_sensitivity"
+		if j := c.index[failure]; !isDefault(c.origins[j]) {
+			c.values[i], c.origins[i] = c.values[j].(int64)-1, OriginDefault+" (below "+failure+")"
 		}
 	}
 }

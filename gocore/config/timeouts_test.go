@@ -50,3 +50,16 @@ func TestRailsInheritTheSuspicionOfTheEngine(t *testing.T) {
 	require.Equal(t, 2*time.Millisecond, c.RailOf("birds").SuspectAfter)
 	require.Equal(t, 7*time.Millisecond, c.Engine.RailSuspectAfter)
 }
+
+func TestOneFailureIsMoreThanTheRangeOfHealth(t *testing.T) {
+	for text, want := range map[string]int{`{}`: 99, `{"transports/birds/rail_health_sensitivity": 250}`: 249,
+		`{"transports/birds/rail_health_sensitivity": 250, "transports/birds/health_value_range": 0}`: 0} {
+		c, err := Load(birdsOnly, text)
+		require.NoError(t, err)
+		require.Equal(t, want, c.RailOf("birds").HealthRange, text)
+	}
+	c, err := Load(birdsOnly, `{"transports/birds/rail_health_sensitivity": 250}`)
+	require.NoError(t, err)
+	require.Equal(t, "default (below transports/birds/rail_health_sensitivity)",
+		entry(t, c, "transports/birds/health_value_range").Origin)
+}

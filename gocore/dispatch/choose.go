@@ -63,7 +63,7 @@ func (c *Core) rerank(l *link) {
 		before := r.rank
 		r.rank = c.rankOf(l, r)
 		back = back || before == rankNever && r.rank != rankNever
-		r.band = r.health.Band(l.options.Sensitivity)
+		r.band = r.health.Band(l.options.Step)
 		l.rank = min(l.rank, r.rank)
 		if r.usable() {
 			n++

@@ -129,7 +129,7 @@ func (c *Core) lowerHealth(r *railState, err *errs.Error, now clock.Time) {
 // railDelivered notes that a rail has delivered.
 func (c *Core) railDelivered(r *railState, bytes uint64, now clock.Time) {
 	settings := &r.link.options.Settings
-	if r.health.Raise(settings.Recovery, settings.Sensitivity) {
+	if r.health.Raise(settings.Recovery, settings.Step) {
 		c.rerank(r.link)
 	}
 	if r.life.Start.Ramping() {
@@ -252,7 +252,7 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 	if state != rail.Up {
 		c.railEvent(event.Event{Kind: event.RailProbed, Took: time.Duration(took), N: good, M: need}, r, now)
 	}
-	if r.health.Raise(settings.Recovery, settings.Sensitivity) {
+	if r.health.Raise(settings.Recovery, settings.Step) {
 		c.rerank(r.link)
 	}
 	if state == rail.Suspected {

@@ -256,6 +256,25 @@ func TestHealthThenNodeThenFinishThenTheLeastLatelyUsed(t *testing.T) {
 	require.Equal(t, []uint16{0}, send(1), "health comes before nearness")
 }
 
+// The LNet seed's health_value_range: a range of 0 takes the best rail alone, and the greatest one leaves health out.
+func TestTheRangeOfHealthSaysWhichRailsAreEquals(t *testing.T) {
+	for _, test := range []struct{ step, lost, shared int }{{1, 1, 0}, {100, 99, 2}, {100, 100, 0}, {1001, 1000, 2}} {
+		r := newRig(t, Options{Rail: rail.Settings{Step: test.step}})
+		id := r.link(1, 0, 2, 1<<20)
+		worse := r.core.rail(id, railOf(id, 1, 1))
+		worse.health.Lower(test.lost)
+		r.core.rerank(worse.link)
+		shared := 0
+		for range 4 {
+			r.submit(to(r.core, id), High, kib, clock.Never)
+		}
+		for _, s := range r.out {
+			shared += int(s.Rail.Index)
+		}
+		require.Equal(t, test.shared, shared, "%+v", test)
+	}
+}
+
 func TestAlternatesStandInForAnEndThatIsLeftOverOnceTheyAreProven(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})

@@ -34,8 +34,8 @@ func railOptions(r *config.Rail) dispatch.RailOptions {
 		ByDeadline: r.ByDeadline, SuspectAfter: r.SuspectAfter, PerEntry: r.PromotionPerEntry,
 		Slots: qos.Slots{Interval: r.SlotInterval, Borrow: r.SlotBorrow},
 		Settings: rail.Settings{Threshold: r.ErrorThreshold, Window: r.ErrorWindow, Cooldown: r.Cooldown,
-			CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity, Recovery: r.HealthRecovery,
-			ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}
+			CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity, Step: r.HealthRange + 1,
+			Recovery: r.HealthRecovery, ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}
 	copy(options.Penalties[:], r.NUMAPenalties)
 	if r.Filtering {
 		options.Filter.Interval = r.FilterInterval

@@ -92,6 +92,8 @@ func TestHealthStaysInItsRangeAndIsComparedInSteps(t *testing.T) {
 		h.Lower(100)
 	}
 	require.Zero(t, h.Value())
+	require.Equal(t, 1000, h.Band(1), "a range of 0 compares each point")
+	require.Zero(t, h.Band(1001), "a range of 1000 leaves health out")
 	for i := range 100 {
 		require.Equal(t, 10*i, h.Value(), "a success gives back its part")
 		h.Raise(10, 100)

@@ -13,6 +13,7 @@ type Settings struct {
 	Cooldown    time.Duration // rail_cooldown_secs: length of the first pause [30s]
 	CooldownMax time.Duration // rail_cooldown_max_secs: no pause is longer [300s]
 	Sensitivity int           // rail_health_sensitivity: cost of a failure, of a health of 1000 [100]
+	Step        int           // one more than health_value_range: health is compared in such steps [Sensitivity]
 	Recovery    int           // rail_health_recovery: gain of a success [10]
 	ProbeEvery  time.Duration // rail_probe_interval_ms: pause between probes of a rail that is out and wanted [10ms]
 	SoftOut     float64       // rail_soft_out_max: share of a peer's rails that may be out on soft signals alone [0.75]
@@ -35,6 +36,9 @@ func (s Settings) WithDefaults() Settings {
 	s.CooldownMax = max(s.CooldownMax, s.Cooldown)
 	if s.Sensitivity <= 0 {
 		s.Sensitivity = 100
+	}
+	if s.Step <= 0 {
+		s.Step = s.Sensitivity
 	}
 	if s.Recovery <= 0 {
 		s.Recovery = 10

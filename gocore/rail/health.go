@@ -14,18 +14,18 @@ func (h *Health) Value() int { return HealthMax - h.missing }
 func (h *Health) Lower(by int) { h.missing = min(h.missing+by, HealthMax) }
 
 // Raise notes a success and reports whether it brought the rail into a better band.
-func (h *Health) Raise(by, sensitivity int) bool {
+func (h *Health) Raise(by, step int) bool {
 	if h.missing == 0 {
 		return false // the common case costs a comparison
 	}
-	before := h.Band(sensitivity)
+	before := h.Band(step)
 	h.missing = max(h.missing-by, 0)
-	return h.Band(sensitivity) < before
+	return h.Band(step) < before
 }
 
-// Band is the value that the choice compares, 0 is best: rails are equals if their health differs by less than one
-// failure. That is the LNet seed's health_value_range.
-func (h *Health) Band(sensitivity int) int { return h.missing / max(sensitivity, 1) }
+// Band is the value that the choice compares, 0 is best: rails are equals if their health is in one step. The step is
+// the LNet seed's health_value_range, and one more: a range of 0 compares each point.
+func (h *Health) Band(step int) int { return h.missing / step }
 
 // Stuck is the place of a slice when it was given up: the LNet seed's three scenarios of a time-out.
 type Stuck uint8
