@@ -346,7 +346,7 @@ func (c *Core) endStalled(now clock.Time) {
 		err := errs.New(errs.Timeout, "transfer", "no progress for %v: %d of %d bytes", limit, t.acked, t.spec.Length).
 			WithHint("transfer_stall_timeout is the limit")
 		if l := c.link(t.path().Across().Link); l != nil && l.peer.presence == rail.Silent {
-			err = c.silentError(l.peer, now)
+			err = c.silentError(l, now)
 		}
 		name := ""
 		if p := t.pieces.First(); p != nil && p.attempt != nil {

@@ -219,7 +219,7 @@ func (c *Core) endOutage(p *peer, now clock.Time) {
 			if !t.live() || t.path().Across().Link != l.id || c.awake(now).Sub(max(t.queued, p.since)) < limit {
 				continue
 			}
-			err := c.silentError(p, now)
+			err := c.silentError(l, now)
 			next, _ := c.nextRoute(t, false)
 			if next >= 0 && !c.link(t.spec.Plan.Routes[next].Across().Link).answers() {
 				c.switchRoute(t, next, err, now)
@@ -236,11 +236,19 @@ func (c *Core) endOutage(p *peer, now clock.Time) {
 	}
 }
 
-// silentError is the error of a request that has waited for a silent peer as long as it may.
-func (c *Core) silentError(p *peer, now clock.Time) *errs.Error {
-	return errs.New(errs.PeerUnreachable, "transfer", "the peer is silent: %s, and nothing proves that it has gone",
-		c.lastHeard(p, now)).WithScope(errs.ScopeLink, errs.SideUnknown).OfPeer(p.name).
+// silentError is the error of a request that has waited for a silent peer on a link as long as it may. Behind a closed
+// port of data a peer is as silent as one that is stopped, so the error has the cause of a link that is down.
+func (c *Core) silentError(l *link, now clock.Time) *errs.Error {
+	err := errs.New(errs.PeerUnreachable, "transfer", "the peer is silent: %s, and nothing proves that it has gone",
+		c.lastHeard(l.peer, now)).WithScope(errs.ScopeLink, errs.SideUnknown).OfPeer(l.peer.name).
 		WithHint("transfer_stall_timeout and peer_outage_timeout are the limits")
+	if l.up == 0 && l.cause != nil {
+		err.Cause += "; no rail of it is up: " + l.cause.Cause
+		if l.cause.Hint != "" {
+			err.WithHint("%s", l.cause.Hint)
+		}
+	}
+	return err
 }
 
 // LastHeard says for people when a peer was last heard.

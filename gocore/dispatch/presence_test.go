@@ -205,6 +205,22 @@ func TestALinkOfASilentPeerIsWaitedFor(t *testing.T) {
 	}
 }
 
+// TestASilentPeersErrorHasTheCauseOfItsLink: a closed port of data looks like a peer that is stopped.
+func TestASilentPeersErrorHasTheCauseOfItsLink(t *testing.T) {
+	r := newRig(t, Options{Stall: 10 * time.Second, LinkWait: 500 * ms})
+	id := r.link(1, 1, 0, 1<<20)
+	b := r.submit(to(r.core, id), High, kib, clock.Never)
+	r.pass(time.Second, nothing)
+	require.Equal(t, Pending, r.status(b).State)
+	r.core.DropLink(id, errs.New(errs.PeerUnreachable, "dial", "connect 10.0.0.5:41201: connection timed out").
+		WithScope(errs.ScopeLink, errs.SidePath).WithHint("open the port"), r.now)
+	r.pass(time.Second, nothing)
+	require.Equal(t, Failed, r.status(b).State)
+	require.ErrorContains(t, r.status(b).Err, "the peer is silent")
+	require.ErrorContains(t, r.status(b).Err, "connect 10.0.0.5:41201: connection timed out")
+	require.ErrorContains(t, r.status(b).Err, "open the port")
+}
+
 // TestOurOwnPauseEndsNothing: the stall limit and the fence bound count while this process runs.
 func TestOurOwnPauseEndsNothing(t *testing.T) {
 	r := newRig(t, Options{Stall: 3 * time.Second, FenceNetwork: 100 * ms})

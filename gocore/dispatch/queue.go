@@ -294,7 +294,7 @@ func (c *Core) whyWaiting(l *link, now clock.Time) *errs.Error {
 	name := c.transportName(l.spec.Transport)
 	switch {
 	case l.peer.presence == rail.Silent:
-		return c.silentError(l.peer, now)
+		return c.silentError(l, now)
 	case l.up == 0 && l.cause != nil:
 		return l.cause
 	case l.up == 0:

@@ -272,6 +272,9 @@ func (l *link) dialError() *errs.Error {
 			continue
 		}
 		e := errs.Wrap(errs.PeerUnreachable, "tcp.dial", r.lastErr).WithScope(errs.ScopeLink, errs.SidePath)
+		if oneOf(r.lastErr, unix.ECONNREFUSED, unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EPERM) {
+			e.WithHint("a firewall has to let the port of data through, too: %v, transports/tcp/port at the peer", r.remote)
+		}
 		if scarce(r.lastErr) {
 			// of an internal error errs knows the cure, if the system has a limit
 			e = errs.Wrap(errs.Internal, "tcp.dial", r.lastErr).WithScope(errs.ScopeLink, errs.SideLocal)

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -153,4 +154,7 @@ func TestATryWithoutADescriptorIsNoKnock(t *testing.T) {
 	r.lastErr = fmt.Errorf("connect: %w", unix.EHOSTUNREACH)
 	require.Equal(t, errs.PeerUnreachable, l.dialError().Code)
 	require.Equal(t, errs.SidePath, l.dialError().Side)
+	require.Contains(t, l.dialError().Hint, "127.0.0.1:9, transports/tcp/port", "a firewall knows ports")
+	r.lastErr = errors.New("another version")
+	require.Empty(t, l.dialError().Hint)
 }
