@@ -190,11 +190,8 @@ func New(code Code, op, format string, args ...any) *Error {
 
 // Wrap makes an error of a code around the cause err. Where that is a limit of the system, it names the cure.
 func Wrap(code Code, op string, err error) *Error {
-	e := &Error{Code: code, Op: op, Err: err, Cause: err.Error()}
-	if code == Internal {
-		_, e.Hint = limitOf(err)
-	}
-	return e
+	_, cure := limitOf(err)
+	return &Error{Code: code, Op: op, Err: err, Cause: err.Error(), Hint: cure}
 }
 
 // limitOf returns the code and the cure of a limit of the system that was the cause of err; Internal if none was.

@@ -22,5 +22,6 @@ func TestALimitOfTheSystemIsNoDefect(t *testing.T) {
 		require.ErrorIs(t, e, errno)
 		chosen := Wrap(RpcServiceError, "listen", errno)
 		require.Equal(t, RpcServiceError.String(), chosen.Record().Code, "a code that was chosen stays")
+		require.Equal(t, e.Record().Hint, chosen.Record().Hint, "and has the cure all the same")
 	}
 }

@@ -1,6 +1,7 @@
 package security
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -73,7 +74,8 @@ func (u *users) admit(conn net.Conn) (identity string, err error) {
 		return "", &NotAdmitted{unowned: true, Reason: remote.String() + " is no process of this host (or network " +
 			"namespace), and mode local admits no others: set security/cluster_key on both sides"}
 	case err != nil:
-		return "", refuse("the user of %v cannot be found out: %v; set security/cluster_key on both sides", remote, err)
+		cure := cmp.Or(errs.Wrap(errs.Internal, "security", err).Hint, "set security/cluster_key on both sides")
+		return "", refuse("the user of %v cannot be found out: %v; %s", remote, err, cure)
 	case isUnmapped(owner):
 		if u.any {
 			return "", nil

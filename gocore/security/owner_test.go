@@ -53,6 +53,19 @@ func TestTheKernelKnowsTheOwnerOfEachEnd(t *testing.T) {
 	}
 }
 
+// TestALimitIsNoStranger: where the process has no descriptor left to ask the kernel with, the reason has that cure.
+func TestALimitIsNoStranger(t *testing.T) {
+	_, server := connection(t, "127.0.0.1:0", "127.0.0.1")
+	var before unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: before.Max}))
+	_, err := (&users{any: true}).admit(server)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+	require.ErrorContains(t, err, "cannot be found out")
+	require.ErrorContains(t, err, "raise ulimit -n")
+	require.NotContains(t, err.Error(), "cluster_key")
+}
+
 // A listener, an end that has closed, one that nobody has accepted yet and a connection that never was have no owner:
 // the kernel answers with root for some of them.
 func TestOnlyConnectionsInUseHaveAnOwner(t *testing.T) {

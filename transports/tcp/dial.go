@@ -276,9 +276,7 @@ func (l *link) dialError() *errs.Error {
 			e.WithHint("a firewall has to let the port of data through, too: %v, transports/tcp/port at the peer", r.remote)
 		}
 		if scarce(r.lastErr) {
-			// of an internal error errs knows the cure, if the system has a limit
-			e = errs.Wrap(errs.Internal, "tcp.dial", r.lastErr).WithScope(errs.ScopeLink, errs.SideLocal)
-			e.Code = errs.TooManyRequests
+			e.Code, e.Side = errs.TooManyRequests, errs.SideLocal
 		}
 		return e.WithPeer(l.peer.Address, Name, r.name())
 	}
