@@ -145,7 +145,8 @@ func listenError(address string, err error) error {
 		e.WithHint("set rpc_server_port to another port, or to 0 for any that is free")
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		e.Code, e.Cause = errs.InvalidArgument, address+" is not an address of this machine"
-		e.WithHint("set rpc_server_hostname to one of its addresses; 127.0.0.1 always is")
+		e.WithHint("set rpc_server_hostname, and the addresses of a transport, such as transports/tcp/addresses, to " +
+			"some of its own: `ip address` lists them")
 	case errors.Is(err, syscall.EACCES):
 		e.Code, e.Cause = errs.PermissionDenied, "this user may not listen on "+address
 		e.WithHint("set rpc_server_port to a port from 1024, or to 0")

@@ -65,7 +65,7 @@ func TestAddressesThatCannotBeListenedOn(t *testing.T) {
 		text string
 	}{
 		taken.Addresses()[0]:     {errs.RpcServiceError, "in use by another process; set rpc_server_port"},
-		"192.0.2.1:0":            {errs.InvalidArgument, "not an address of this machine; set rpc_server_hostname"},
+		"192.0.2.1:0":            {errs.InvalidArgument, "set rpc_server_hostname, and the addresses of a transport"},
 		"no-such-host.invalid:0": {errs.InvalidArgument, "is unknown; set rpc_server_hostname"},
 		"127.0.0.1":              {errs.InvalidArgument, "missing port"},
 		"127.0.0.1:x":            {errs.InvalidArgument, "not a port"},

@@ -67,6 +67,10 @@ func FindHost(hostname, advertised string, n Lookups) (Host, error) {
 			h.Name = h.Bind.String()
 		}
 	}
+	if isGroup(h.Bind) {
+		return h, errs.New(errs.InvalidArgument, "listen", "rpc_server_hostname is %v, which is the address of a group",
+			h.Bind).WithHint("set it to one address or interface of this machine")
+	}
 	if h.Bind.Is6() && h.Bind.IsLinkLocalUnicast() {
 		return h, errs.New(errs.InvalidArgument, "listen", "%s is local to a link: each host has its own",
 			h.Bind).WithHint("set rpc_server_hostname to another address of this machine, IPv4 or one such as fd00::5")
@@ -76,6 +80,11 @@ func FindHost(hostname, advertised string, n Lookups) (Host, error) {
 	}
 	h.Name, err = n.advertised(advertised)
 	return h, err
+}
+
+// isGroup reports a multicast address, or that of all hosts. The kernel listens there, and nobody can connect to it.
+func isGroup(a netip.Addr) bool {
+	return a.Unmap().IsMulticast() || a.Unmap() == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // advertised returns the host of rpc_advertise_hostname as it stands in an address. It may be a name or an address that
@@ -91,7 +100,7 @@ func (n Lookups) advertised(host string) (string, error) {
 	switch {
 	case err == nil && len(address) > addressMax:
 		err = invalid("the host has %d bytes", len(host))
-	case unparsed == nil && literal.IsUnspecified():
+	case unparsed == nil && (literal.IsUnspecified() || isGroup(literal)):
 		err = invalid("it is not the address of one host")
 	}
 	if err != nil {

@@ -83,7 +83,8 @@ func TestAHostNameLeadsToAnAddressThatPeersCanUse(t *testing.T) {
 func TestAHostNameThatLeadsNowhereIsRefused(t *testing.T) {
 	for hostname, why := range map[string]string{"node9": "is unknown", "node8": "no address of this machine",
 		"eth2": "has no address", "fe80::1": "local to a link", "fe80::1%eth0": "local to a link",
-		"eth3": "local to a link", "0.0.0.0": "rpc_advertise_hostname", "::": "rpc_advertise_hostname"} {
+		"eth3": "local to a link", "0.0.0.0": "rpc_advertise_hostname", "::": "rpc_advertise_hostname",
+		"224.0.0.1": "a group", "255.255.255.255": "a group", "ff02::1": "a group", "::ffff:224.0.0.1": "a group"} {
 		_, err := FindHost(hostname, "", twoNICs(""))
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), hostname)
 		require.ErrorContains(t, err, why, hostname)
@@ -94,7 +95,7 @@ func TestAHostNameThatLeadsNowhereIsRefused(t *testing.T) {
 // The name that an engine gives its host is half of its address. Peers check that, so nothing else is taken.
 func TestAnAdvertisedHostStandsInAnAddress(t *testing.T) {
 	for _, bad := range []string{"host:4000", "foo bar:99", "10.0.0.5:7000", "[fd00::5]:7000", "a/b", "a b", ".", "-",
-		"0.0.0.0", "::", strings.Repeat("h", 250), strings.Repeat("h", 300), "\x00", "\xff"} {
+		"0.0.0.0", "::", "224.0.0.1", "ff05::2", strings.Repeat("h", 250), strings.Repeat("h", 300), "\x00", "\xff"} {
 		_, err := FindHost("127.0.0.1", bad, twoNICs(""))
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%q", bad)
 		require.ErrorContains(t, err, "rpc_advertise_hostname", bad)
