@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _native
-from .errors import TentError
+from .errors import TentError, TooManyRequestsError
 
 if TYPE_CHECKING:
     from ._gotent import Library
@@ -219,16 +219,17 @@ class _Worker:
     def __init__(self) -> None:
         self.jobs: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._hubs: dict[int, Hub] = {}
-        self._epoll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake, select.EPOLLIN)
         self._stopping = False
         self.thread = threading.Thread(target=self._run, name="tent", daemon=True)
+        self._epoll, self._wake = select.epoll(), -1
         try:
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._epoll.register(self._wake, select.EPOLLIN)
             self.thread.start()
-        except RuntimeError:  # this process may have no more threads
+        except (OSError, RuntimeError):  # this process may have no more descriptors or threads
             self._epoll.close()
-            os.close(self._wake)
+            if self._wake >= 0:
+                os.close(self._wake)
             raise
 
     @classmethod
@@ -236,7 +237,11 @@ class _Worker:
         """The running thread, started if need be, listening for hub."""
         with cls._guard:
             if cls._current is None:
-                cls._current = cls()
+                try:
+                    cls._current = cls()
+                except (OSError, RuntimeError) as error:
+                    cure = "raise ulimit -n, ulimit -u, or pids.max of the cgroup"
+                    raise TooManyRequestsError(f"tent's thread cannot start: {error}", hint=cure) from error
             worker = cls._current
             worker._hubs[hub.fd] = hub
             worker._epoll.register(hub.fd, select.EPOLLIN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import itertools
 import os
@@ -461,10 +462,19 @@ def test_readers_of_notifications_end_with_an_engine_that_is_dropped_unclosed() 
     assert asyncio.run(run()) == []
 
 
-@pytest.mark.parametrize("failing", ["tent.loop.threading.Thread.start", "tent.engine.Notifications.__init__"])
-def test_an_engine_that_cannot_begin_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+@pytest.mark.parametrize(
+    ("failing", "error", "raised"),
+    [
+        ("tent.loop.threading.Thread.start", RuntimeError("can't start new thread"), tent.TooManyRequestsError),
+        ("tent.loop.os.eventfd", OSError(errno.EMFILE, "Too many open files"), tent.TooManyRequestsError),
+        ("tent.engine.Notifications.__init__", RuntimeError("a defect"), RuntimeError),
+    ],
+)
+def test_an_engine_that_cannot_begin_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, failing: str, error: Exception, raised: type[Exception]
+) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("can't start new thread")
+        raise error
 
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
@@ -474,7 +484,7 @@ def test_an_engine_that_cannot_begin_leaves_nothing_behind(monkeypatch: pytest.M
     before, threads = descriptors(), threading.active_count()
     monkeypatch.setattr(failing, fail)
     for _ in range(3):
-        with pytest.raises(RuntimeError, match="new thread"):
+        with pytest.raises(raised, match=error.args[-1]):
             tent.Engine()
     monkeypatch.undo()
     assert descriptors() <= before and threading.active_count() <= threads  # those of earlier tests may end now
