@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -123,11 +123,21 @@ def run(options: argparse.Namespace) -> int:
 
 def check_outputs(options: argparse.Namespace) -> None:
     """Fails now where a file could not be written at the end of a long run."""
-    if options.plot and optional("matplotlib") is None:
-        raise tent.NotFoundError("--plot needs matplotlib", hint="pip install tent-engine[cli]")
+    if options.plot:
+        check_plot(options.plot)
     for path in (options.json, options.plot):
         if path and path != "-":
             open(path, "a", encoding="utf-8").close()
+
+
+def check_plot(path: str) -> None:
+    if (backends := optional("matplotlib.backend_bases")) is None:
+        raise tent.NotFoundError("--plot needs matplotlib", hint="pip install tent-engine[cli]")
+    known = backends.FigureCanvasBase.get_supported_filetypes()
+    if os.path.splitext(path)[1][1:].lower() not in known:
+        raise tent.InvalidArgumentError(
+            f"--plot: {path!r} does not end as a picture", hint=f"one of {', '.join(known)}"
+        )
 
 
 @contextmanager
@@ -189,7 +199,7 @@ class Bench:
         try:
             self._prepare(cell)
             settle(lambda: self._move(cell, 0), cell.transport)  # links and pages are warm from here on
-            with_threads(cell.threads, lambda thread: self._rounds(row, thread))
+            with_threads(cell.threads, lambda thread, stop: self._rounds(row, thread, stop))
             row.wrong = row.wrong or self._compare(cell)
         except tent.TentError as error:
             row.wrong = str(error)
@@ -216,17 +226,17 @@ class Bench:
         transfer.result()
         return transfer
 
-    def _rounds(self, row: Row, thread: int) -> None:
+    def _rounds(self, row: Row, thread: int, stop: threading.Event) -> None:
         cell = row.cell
         took: list[int] = []
         first = began = time.perf_counter_ns()
         over = first + int(self._seconds * 1e9)
-        while began < over or not took:
+        while (began < over or not took) and not stop.is_set():
             transfer = self._move(cell, thread)
             ended = time.perf_counter_ns()
             took.append(ended - began)
             began = ended
-        if others := detour(transfer, cell.transport):
+        if took and (others := detour(transfer, cell.transport)):
             row.wrong = f"went over {others}"
         row.took_ns += took  # one bytecode: threads end in any order
         row.wall_ns = max(row.wall_ns, began - first)
@@ -240,15 +250,17 @@ class Bench:
         return "" if same else "other bytes arrived than were sent"
 
 
-def with_threads(n: int, work: Any) -> None:
-    """Runs work(0) to work(n - 1) at once; raises the first of their errors."""
+def with_threads(n: int, work: Callable[[int, threading.Event], None]) -> None:
+    """Runs work(0, stop) to work(n - 1, stop) at once; raises the first of their errors, which stops the others."""
     errors: list[BaseException] = []
+    stop = threading.Event()
 
     def guarded(thread: int) -> None:
         try:
-            work(thread)
+            work(thread, stop)
         except BaseException as error:
             errors.append(error)
+            stop.set()
 
     others = [threading.Thread(target=guarded, args=(i,), name=f"bench-{i}", daemon=True) for i in range(1, n)]
     for thread in others:

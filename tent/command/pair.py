@@ -181,8 +181,16 @@ def attempt(
     return Step(step, True, f"{done} of {_text.size(local.size)}, every byte right, {_text.duration(int(took * 1e9))}")
 
 
-def back(engine: tent.Engine, peer: tent.Segment) -> Iterator[Step]:
-    """Asks the peer to check the way to this engine, and waits for its answer."""
+def back(engine: tent.Engine, peer: tent.Segment) -> list[Step]:
+    """The steps of the way back. Where none is a way there, the peer cannot be asked."""
+    try:
+        return ask(engine, peer) or [Step("back", False, f"the peer gave no answer within {ANSWER_S:.0f} s")]
+    except (tent.TentError, TimeoutError) as error:
+        return [Step("back", False, f"the peer cannot be asked: {error}")]
+
+
+def ask(engine: tent.Engine, peer: tent.Segment) -> list[Step]:
+    """Asks the peer to check the way to this engine, and waits for its answer; none comes from one that is busy."""
     nonce = f"{random.getrandbits(64):016x}"
     engine.notify(peer, REGION, nonce).result(timeout=MOVE_S)
     over = time.monotonic() + ANSWER_S
@@ -191,10 +199,9 @@ def back(engine: tent.Engine, peer: tent.Segment) -> Iterator[Step]:
             engine.read(local, peer[ANSWER][:ANSWER_BYTES], timeout=MOVE_S).result()
             text = bytes(local.view).partition(b"\0")[0].decode("utf-8", "replace")
             if text.startswith(nonce) and (steps := told(text[len(nonce) :])):
-                yield from steps
-                return
+                return steps
             time.sleep(0.05)
-    yield Step("back", False, f"the peer gave no answer within {ANSWER_S:.0f} s")
+    return []
 
 
 def told(text: str) -> list[Step]:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -230,6 +231,18 @@ def test_a_pair_with_wrong_bytes_is_not_ready(monkeypatch: pytest.MonkeyPatch) -
     assert right.ok is True and wrong.ok is False and "other bytes" in wrong.found
 
 
+def test_a_peer_that_cannot_be_asked_for_the_way_back_is_a_step_of_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So are the verdict and the JSON there: a firewall that closes the port of data is the usual case."""
+
+    def silent(*_: object, **__: object) -> tent.Transfer:
+        raise tent.PeerUnreachableError("the peer is silent", hint="open the port")
+
+    monkeypatch.setattr(tent.Engine, "notify", silent)
+    with serving("--size", "1M") as target:
+        *_, last = pair.check(target, None)
+    assert (last.name, last.ok) == ("back", False) and "open the port" in last.found
+
+
 def test_topo_is_json_and_an_unknown_speed_is_null() -> None:
     done = run("topo")
     assert done.returncode == 0, done.stderr
@@ -313,8 +326,8 @@ def test_bench_finds_wrong_bytes_and_other_transports() -> None:
         with engine.open(engine.address) as peer, engine.allocate(8192) as local:
 
             class Scribbling(bench.Bench):
-                def _rounds(self, row: bench.Row, thread: int) -> None:
-                    super()._rounds(row, thread)
+                def _rounds(self, row: bench.Row, thread: int, stop: threading.Event) -> None:
+                    super()._rounds(row, thread, stop)
                     theirs.view[row.cell.span - 1] ^= 1
                     local.view[row.cell.span - 1] ^= row.cell.op == "read"
 
@@ -325,6 +338,30 @@ def test_bench_finds_wrong_bytes_and_other_transports() -> None:
                 assert wrong == "other bytes arrived than were sent", op
             other = bench.Cell("io-uring", "high", 1, 1, 4096, "write")
             assert bench.Bench(engine, peer["pool"], local, 0.01).measure(other).wrong, "it cannot carry this"
+
+
+def test_ctrl_c_stops_all_threads_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    move, here, calls = bench.Bench._move, threading.main_thread(), iter(range(20))
+
+    def interrupted(self: bench.Bench, cell: bench.Cell, thread: int) -> tent.Transfer:
+        if threading.current_thread() is here and next(calls, None) is None:
+            raise KeyboardInterrupt
+        return move(self, cell, thread)
+
+    monkeypatch.setattr(bench.Bench, "_move", interrupted)
+    with tent.Engine() as owner, tent.Engine() as engine, owner.allocate(1 << 20, name="pool"):
+        with engine.open(owner.address) as peer, engine.allocate(1 << 20) as local:
+            with pytest.raises(KeyboardInterrupt):
+                bench.Bench(engine, peer["pool"], local, 1e5).measure(bench.Cell("shm", "high", 2, 1, 4096, "write"))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("bench-")]
+
+
+def test_a_picture_without_a_known_ending_is_a_mistake_before_it_measures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("rates", "rates.csv"):
+        done = run("bench", "--plot", str(tmp_path / name))
+        assert done.returncode == 1 and done.stdout == "" and ", svg," in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
