@@ -132,6 +132,7 @@ def fetch(address: str, path: str) -> bytes:
     with contextlib.closing(connection):
         connection.connect()
         cut = threading.Timer(FETCH_S, end, (connection.sock,))
+        cut.daemon = True  # a Ctrl-C behind its start leaves it, and nobody waits for it
         cut.start()
         try:
             connection.request("GET", path)
