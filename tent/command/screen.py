@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,7 +45,8 @@ def aligned(header: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def _number(text: str) -> bool:
-    return text[:1].isdigit() or text in ("", "-")
+    """A number, perhaps with a unit, and no address or time of day."""
+    return text in ("", "-") or re.fullmatch(r"\d+(\.\d+)?( [\w/]+)?", text) is not None
 
 
 def draw(title: str, header: Row, rows: Sequence[Row]) -> Any:
@@ -53,7 +55,10 @@ def draw(title: str, header: Row, rows: Sequence[Row]) -> Any:
         title=title or None, title_justify="left", box=None, pad_edge=False
     )
     for i, name in enumerate(header):
-        table.add_column(name, justify="right" if all(_number(row[i]) for row in rows) else "left")
+        if all(_number(row[i]) for row in rows):
+            table.add_column(name, justify="right")
+        else:  # on a narrow terminal it goes on in the next line: peers may differ in their ports alone
+            table.add_column(name, overflow="fold")
     escape = importlib.import_module("rich.markup").escape
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
@@ -100,7 +105,7 @@ def progress(total: int, what: str) -> Iterator[Callable[[str], None]]:
 def screen() -> Iterator[Callable[[Sequence[Section]], None]]:
     """Shows sections, each call in place of the ones before on a terminal with rich, else below them."""
     live, group = optional("rich.live"), optional("rich.console")
-    if live is None or not sys.stdout.isatty():
+    if live is None or not sys.stdout.isatty() or group.Console().is_dumb_terminal:  # such a one shows no live view
         yield lambda sections: print("\n".join(line for part in sections for line in plain(part)), flush=True)
         return
     text = importlib.import_module("rich.text").Text
