@@ -166,9 +166,9 @@ func parse(value []byte) (record, error) {
 	return r, meta.CheckAddress(r.Address)
 }
 
-// unanswered is the error of a service that cannot be asked.
+// unanswered is the error of a service that cannot be asked, or that refuses: a replica, or one without memory left.
 func unanswered(s Service, op string, cause error) error {
-	return errs.New(errs.MetadataError, op, "%v does not answer: %v", s, cause).
+	return errs.New(errs.MetadataError, op, "%v cannot be used: %v", s, cause).
 		WithHint("look at metadata_type, metadata_servers, metadata_user and the files of metadata_*; a peer can be " +
 			"opened by its address meanwhile")
 }

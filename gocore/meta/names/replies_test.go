@@ -79,6 +79,17 @@ func TestAnAnswerOfRedisIsBounded(t *testing.T) {
 	}
 }
 
+// A service that refuses does answer: the error has its word alone.
+func TestARefusalOfRedisIsNoSilence(t *testing.T) {
+	const refusal = "READONLY You can't write against a read only replica."
+	s, err := NewRedis(answering(t, "-"+refusal+"\r\n"), Access{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	_, err = s.Get(t.Context(), "k")
+	require.ErrorContains(t, err, refusal)
+	require.ErrorContains(t, unanswered(s, "open", err), "cannot be used: "+refusal)
+}
+
 // Answers come in any pieces.
 func TestAnswersOfRedisAreFollowedInPieces(t *testing.T) {
 	const answers = "%2\r\n$6\r\nserver\r\n$5\r\nr\r\n$9\r\n:1\r\n*-1\r\n" +
