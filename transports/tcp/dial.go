@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -163,7 +164,7 @@ func (d *dial) connect() error {
 		return fmt.Errorf("bind %v: %w", d.local, err)
 	}
 	if err := unix.Connect(fd, sockaddr(d.remote)); err != nil && err != unix.EINPROGRESS {
-		return fmt.Errorf("connect %v: %w", d.remote, err)
+		return unconnected{d.remote, err}
 	}
 	return nil
 }
@@ -172,10 +173,10 @@ func (d *dial) stopped() bool { return d.link.left.Load() || d.obsolete.Load() }
 
 func (d *dial) connected(fd int, end time.Time) error {
 	if err := waitFd(fd, unix.POLLOUT, d.stopped, end); err != nil {
-		return fmt.Errorf("connect %v: %w", d.remote, err)
+		return unconnected{d.remote, err}
 	}
 	if errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || errno != 0 {
-		return fmt.Errorf("connect %v: %w", d.remote, cmp.Or(err, error(unix.Errno(errno))))
+		return unconnected{d.remote, cmp.Or(err, error(unix.Errno(errno)))}
 	}
 	return nil
 }
@@ -265,6 +266,16 @@ func (l *link) dialEnded(r *rail, d *dial, err error, now clock.Time) {
 	}
 }
 
+// unconnected is the error of a try that nobody has accepted.
+type unconnected struct {
+	remote netip.AddrPort
+	err    error
+}
+
+func (u unconnected) Error() string { return fmt.Sprintf("connect %v: %v", u.remote, u.err) }
+
+func (u unconnected) Unwrap() error { return u.err }
+
 // dialError is the last dial's error as the cause of a link that is down; nil if no dial has failed.
 func (l *link) dialError() *errs.Error {
 	for _, r := range *l.rails.Load() {
@@ -272,11 +283,13 @@ func (l *link) dialError() *errs.Error {
 			continue
 		}
 		e := errs.Wrap(errs.PeerUnreachable, "tcp.dial", r.lastErr).WithScope(errs.ScopeLink, errs.SidePath)
-		if oneOf(r.lastErr, unix.ECONNREFUSED, unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EPERM) {
-			e.WithHint("a firewall has to let the port of data through, too: %v, transports/tcp/port at the peer", r.remote)
-		}
-		if scarce(r.lastErr) {
+		var closed unconnected
+		switch {
+		case scarce(r.lastErr):
 			e.Code, e.Side = errs.TooManyRequests, errs.SideLocal
+		case errors.As(r.lastErr, &closed):
+			e.WithHint("a firewall has to let the port of data through, too: %v, transports/tcp/port at the peer",
+				closed.remote)
 		}
 		return e.WithPeer(l.peer.Address, Name, r.name())
 	}

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -151,10 +150,10 @@ func TestATryWithoutADescriptorIsNoKnock(t *testing.T) {
 	require.Equal(t, errs.TooManyRequests, e.Code)
 	require.Equal(t, errs.SideLocal, e.Side)
 	require.Contains(t, e.Error(), "ulimit -n")
-	r.lastErr = fmt.Errorf("connect: %w", unix.EHOSTUNREACH)
+	r.lastErr = unconnected{r.remote, unix.EHOSTUNREACH}
 	require.Equal(t, errs.PeerUnreachable, l.dialError().Code)
 	require.Equal(t, errs.SidePath, l.dialError().Side)
 	require.Contains(t, l.dialError().Hint, "127.0.0.1:9, transports/tcp/port", "a firewall knows ports")
-	r.lastErr = errors.New("another version")
-	require.Empty(t, l.dialError().Hint)
+	r.lastErr = fmt.Errorf("challenge: %w", unix.ETIMEDOUT)
+	require.Empty(t, l.dialError().Hint, "the port is open")
 }

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -160,7 +159,7 @@ func (d *dial) scout(end time.Time) error {
 		case d.stopped():
 			return unix.ECANCELED
 		case now.After(end):
-			return fmt.Errorf("connect %v: %w", d.remote, unix.ETIMEDOUT)
+			return unconnected{d.remote, unix.ETIMEDOUT}
 		case !now.Before(next):
 			if err := d.connect(); err != nil {
 				return err

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"time"
 	"unsafe"
 
@@ -137,10 +136,13 @@ func newSocket(a netip.Addr) (int, error) {
 }
 
 // scarce reports whether a call failed for want of something at our own end, descriptors or memory.
-func scarce(err error) bool { return oneOf(err, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS) }
-
-func oneOf(err error, numbers ...unix.Errno) bool {
-	return slices.ContainsFunc(numbers, func(errno unix.Errno) bool { return errors.Is(err, errno) })
+func scarce(err error) bool {
+	for _, errno := range [...]unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
 }
 
 // option is one socket option with the reason why it is set.
