@@ -314,7 +314,7 @@ func (e *Engine) start(c *Call) (dispatch.BatchID, error) {
 
 // submit adds the call's tasks to a batch: all of them or none.
 func (e *Engine) submit(id dispatch.BatchID, c *Call) (first int, err error) {
-	if by := e.inliner(c); by != nil {
+	if by := e.inliner(c); by != nil && id != 0 { // 0 is no batch, and inline would make one that nobody can free
 		if _, first, done, failure := e.inline(by, id, c); failure != nil {
 			return 0, failure
 		} else if done {

@@ -147,3 +147,16 @@ func TestACallThatIsRefusedLeavesTheNameOfTheBatch(t *testing.T) {
 		require.Equal(t, "first", sum.Trace)
 	}
 }
+
+// An id of 0 is that of no batch, also for a call small enough to be carried out at once.
+func TestACallToNoBatchMovesNothing(t *testing.T) {
+	w := newWorkshop(t, "hand")
+	carried := 0
+	w.hands[0].inline = func() bool { carried++; return true }
+	r := w.request(w.region("own"), w.region("far"))
+	r.Length = 64
+	_, err := w.Submit(0, []Request{r}, nil)
+	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err))
+	require.Zero(t, carried)
+	require.Zero(t, w.UnderWay())
+}
