@@ -358,7 +358,7 @@ class TransferEngine:
 
     def progress_batch(self, batch_id: int) -> None:
         """Lets the engine work, without blocking."""
-        self.engine._call(self.engine._library.pybind_Progress)
+        self.get_transfer_status_overall(batch_id)  # works first, and knows the batch
 
     def wait(self, batch_id: int, timeout: float | str | None = None) -> TransferStatus:
         """Waits for the end of every task. The builtin TimeoutError if `timeout` seconds were not enough: the batch

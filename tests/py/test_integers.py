@@ -214,11 +214,12 @@ def test_batch_ids_are_checked(world: World) -> None:
             engine.get_transfer_status(batch, 2)
     with tent.TransferEngine() as other:
         foreign = other.allocate_transfer_batch(1)
-        for stale in (batch, batch + (7 << 32), 1 << 63, foreign + (9 << 32)):
+        for stale in (0, batch, batch + (7 << 32), 1 << 63, foreign + (9 << 32)):
             for call in (
                 lambda b: engine.submit_transfer(b, [request]),
                 lambda b: engine.get_transfer_status(b, 0),
                 lambda b: engine.get_transfer_status_list(b),
+                lambda b: engine.progress_batch(b),
                 lambda b: engine.cancel_transfer(b, 0),
                 lambda b: engine.free_transfer_batch(b),
             ):
@@ -226,6 +227,8 @@ def test_batch_ids_are_checked(world: World) -> None:
                     call(stale)
         other.free_transfer_batch(foreign)
     for wrong in (-1, 1 << 64, 1.5, "x"):
+        with pytest.raises(tent.InvalidArgumentError):
+            engine.progress_batch(wrong)  # type: ignore[arg-type]
         with pytest.raises(tent.InvalidArgumentError):
             engine.free_transfer_batch(wrong)  # type: ignore[arg-type]
         with pytest.raises(tent.InvalidArgumentError):
