@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import _abi, moving
 from .batch import Batch
 from .enums import PRIO_HIGH, IntentType
-from .errors import InvalidArgumentError, question_of, translate
+from .errors import InvalidArgumentError
 from .handle import Handle
 from .moving import READ, WRITE, Begun, Hint, Local, Notify, Remote, Require
 from .region import RegionSlice
@@ -336,12 +336,11 @@ class Moves(Handle):
                     record = _abi.record(filled(op, self._default_priority, given), *words)
                     address = 0 if note is None else note.address
                     batch = self._library.pybind_Start(self._id, 0, record.buffer_info()[0], 1, address)
-            except RuntimeError as error:
-                if question_of(error) is None and not self._made_room(error):
-                    raise translate(error) from None
+            except RuntimeError:  # a peer has to be asked first, there is no room yet, or the call below raises it
+                pass
             else:
                 return Transfer(self, batch, size, (local, remote))
-        self._check_open()  # other operands, a peer has to be asked first, or there is room now
+        self._check_open()
         known = _abi.terms(op) if given is None else filled(op, self._default_priority, given)
         return Transfer(self, *moving.move(self, 0, known, local, remote, note))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from . import _abi, buffers, grid, indexes, quantities
 from ._abi import Terms
 from ._text import shown
 from ._transports import HINTS, TransportType
-from .errors import InvalidArgumentError, InvalidEntryError
+from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError
+from .operands import outdate
 from .region import Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
 
@@ -137,12 +138,20 @@ def move(engine: Handle, builder: int, terms: Terms, local: Any, remote: Any, no
         raise InvalidArgumentError(f"the operands differ in size: local {local.size} bytes, remote {size}")
     record = _abi.record(terms, local.address, segment, offset, size, region)
     note = 0 if notify is None else notify.address
-    address = record.buffer_info()[0]
-    try:  # as engine._call_asking() does, without its cost
-        answer = engine._library.pybind_Start(engine._id, builder, address, 1, note)
-    except RuntimeError as error:
-        answer = engine._asked(error, engine._library.pybind_Start, builder, address, 1, note)
+    answer = _begun(engine, remote, engine._library.pybind_Start, builder, record.buffer_info()[0], 1, note)
     return answer, size, (local, remote)
+
+
+def _begun(engine: Handle, remote: object, function: Callable[..., int], /, *arguments: int) -> int:
+    """Makes a call that begins moves, as Handle._call_asking() does."""
+    try:
+        return function(engine._id, *arguments)
+    except RuntimeError as error:
+        try:
+            return engine._asked(error, function, *arguments)
+        except AddressNotRegisteredError:
+            outdate([remote])
+            raise
 
 
 def pages(
@@ -163,7 +172,7 @@ def pages(
     note = 0 if notify is None else notify.address
     far = remote_grid.as_remote()._id  # of own memory: this grid ends with the other one, which is kept until the call
     block = _abi.pages_block(terms, builder, local_grid._id, far, here.n, here.words(), there.words(), note)
-    answer = engine._call_asking(engine._library.pybind_Pages, block.buffer_info()[0])
+    answer = _begun(engine, remote, engine._library.pybind_Pages, block.buffer_info()[0])
     return answer, -1, (local, local_grid, remote, remote_grid)
 
 
@@ -251,7 +260,7 @@ def ranges(
         lengths=sizes.words(),
         note=0 if notify is None else notify.address,
     )
-    answer = engine._call_asking(engine._library.pybind_Ranges, block.buffer_info()[0])
+    answer = _begun(engine, remote, engine._library.pybind_Ranges, block.buffer_info()[0])
     return answer, -1, (own, remote)
 
 

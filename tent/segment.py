@@ -98,6 +98,7 @@ class Segment:
         "_closed": "",
         "_engine": "",
         "_handle": "",
+        "_outdated": "",
         "_region": "",
         "_regions": "",
         "_size": "",
@@ -115,6 +116,7 @@ class Segment:
         self._engine = engine
         self._handle = handle
         self._regions: dict[str, RemoteRegion] = {}
+        self._outdated = False  # the peer has refused one of them since
         self._region = ""  # the only one, or the path of a file
         self.address = ""
         self.name = ""
@@ -151,16 +153,20 @@ class Segment:
             raise InvalidArgumentError(f"segment[{shown(key)}]: a region's name is needed, or a slice of bytes")
         if self.path is not None:
             raise InvalidArgumentError(f"{self.address} is a file and has no regions", hint="slice it: file[0:4096]")
-        region = self._regions.get(key) or self.refresh().get(key)
+        region = None if self._outdated else self._regions.get(key)
+        region = region or self.refresh().get(key)
         if region is None:
             known = ", ".join(map(repr, self._regions)) or "none"
             raise AddressNotRegisteredError(f"{self.address} has no region {shown(key)}; its named regions: {known}")
         return region
 
     def __contains__(self, name: object) -> bool:
-        """Whether the peer has a region of that name; asks it anew when the name is not known here."""
+        """Whether the peer has a region of that name; asks it anew when the name is not known here, or a move has
+        failed because the peer does not offer a region any more."""
         self._check_named()
-        return isinstance(name, str) and (name in self._regions or name in self.refresh())
+        if not isinstance(name, str):
+            return False
+        return (name in self._regions and not self._outdated) or name in self.refresh()
 
     def __iter__(self) -> Iterator[str]:
         """The names of the regions, as `regions` has them."""
@@ -328,7 +334,7 @@ class Segment:
             if name := region["name"]:
                 old = known.get(name)
                 regions[name] = old if old is not None and old._id == region["id"] else RemoteRegion(self, region)
-        self._regions = regions
+        self._regions, self._outdated = regions, False
         if self.path is not None:
             self._size = regions[self.path].size
 

@@ -15,6 +15,7 @@ from .enums import TransferStatusEnum
 from .errors import InvalidArgumentError, TentError, TransferError, transfer_error, translate
 from .gpu_stream import handle
 from .loop import run_soon
+from .operands import blame
 from .page import CANCELED, CELL_WORDS, COMPLETED, PENDING
 from .quantities import limit_of, list_of, seconds_of
 
@@ -289,7 +290,7 @@ class Transfer:
         _native.check_process()
         if (end := self._engine._ends.get(self._batch)) is None:
             raise _native.closed_error()
-        self._blame(end[1].failure)
+        blame(end[1].failure, self._keep or ())
         return self._take(*end)
 
     def _elapsed_ns(self) -> int:
@@ -369,14 +370,8 @@ class Transfer:
     def _failure(self) -> dict[str, Any]:
         """Returns the engine's account of the failure."""
         failure: dict[str, Any] = self._engine._call_json(self._engine._library.pybind_Failure, self._batch)
-        self._blame(failure)
+        blame(failure, self._keep or ())
         return failure
-
-    def _blame(self, failure: dict[str, Any]) -> None:
-        """A deadline blames nobody: then the peer is that of the request."""
-        if not failure.get("peer"):
-            segments = (getattr(operand, "segment", None) for operand in self._keep or ())
-            failure["peer"] = next((segment.address for segment in segments if segment is not None), "")
 
     def _settle(self) -> None:
         """Takes everything that users may ask out of the engine, which is about to close; the transfer has ended."""

@@ -14,8 +14,8 @@ PACKAGE = Path(tent.__file__).parent
 ORDER = """
 _version _settings _variables _lazy _empty _html _text _transports enums _members page errors quantities rights
 gpu_stream _abi _gotent _native buffers settings explanation traffic loop tail memory handle local_memory callback aio
-_aio transfer region files stream closing records request_array indexes metrics_server grid addresses notifications
-events segment moving terms packing batch moves spans admission engine torch transfer_engine __init__
+_aio operands transfer region files stream closing records request_array indexes metrics_server grid addresses
+notifications events segment moving terms packing batch moves spans admission engine torch transfer_engine __init__
 """
 LAYERS = ORDER.split()
 

@@ -112,3 +112,32 @@ def test_addresses_in_a_region_that_is_gone_and_in_one_that_nobody_has_seen(whos
     expected = numpy.zeros(3 * SIZE, numpy.uint8)
     expected[SIZE : SIZE + 8] = expected[SIZE + 100 : SIZE + 164] = expected[100:164] = 7
     assert (target == expected).all()
+
+
+@pytest.mark.parametrize("known", ["by an end", "by a call"])
+def test_a_name_that_its_owner_gave_to_other_memory(known: str) -> None:
+    """A segment learns from a move that fails that a region is gone, and asks when the name comes again."""
+    with tent.Engine() as one, tent.Engine() as two, one.allocate(SIZE) as here, one.open(two.address) as peer:
+        here.view[:] = b"k" * SIZE
+        pages = one.pages(here, SIZE)
+        for begin in (
+            lambda: one.write(here[:SIZE], peer["kv"][:SIZE]),
+            lambda: one.write(here, peer["kv"]),
+            lambda: one.write_ranges(here, [0], peer["kv"], [0], [SIZE]),
+            lambda: one.write_pages(here, [0], peer["kv"], [0], page_bytes=SIZE),
+            lambda: one.write_pages(pages, [0], peer.pages(peer["kv"], SIZE), [0]),
+        ):
+            with two.allocate(SIZE, name="kv"):
+                assert begin().result(10) == SIZE
+            with two.allocate(SIZE, name="kv") as there:
+                if known == "by a call":
+                    one.open(two.address).close()
+                with pytest.raises(tent.TentError) as caught:
+                    begin().result(10)
+                assert caught.value.code == "ADDRESS_NOT_REGISTERED"
+                assert isinstance(caught.value, LookupError) == (known == "by a call")
+                assert begin().result(10) == SIZE
+                assert there.view == here.view
+            with pytest.raises(tent.TentError):
+                begin().result(10)
+            assert "kv" not in peer

@@ -109,6 +109,28 @@ def test_a_deadline_ends_the_transfer_itself(stuck: Stuck) -> None:
     assert type(transfer.exception()) is tent.TransferTimeoutError
 
 
+def test_the_error_of_a_cancel_names_the_peer_whatever_the_operands_are(stuck: Stuck) -> None:
+    engine, local, peer, remote, size = stuck.engine, stuck.local, stuck.peer, stuck.remote, stuck.memory.size
+    here, there = engine.addresses([(local.address, size)]), peer.addresses([(remote.address, size)])
+    grids = engine.pages(local, size), peer.pages(remote, size)
+    with engine.batch() as batch:
+        batch.write_pages(grids[0], [0], grids[1], [0])
+        together = batch.submit()
+    for transfer in (
+        engine.write(local[0:size], remote[0:size]),
+        engine.write(local, remote),
+        engine.write(local, peer.memory(remote.address, size)),
+        engine.write_pages(local, [0], remote, [0], page_bytes=size),
+        engine.write_pages(grids[0], [0], grids[1], [0]),
+        engine.write_pages(here, [0], there, [0]),
+        engine.write_ranges(engine, [local.address], peer, [remote.address], [size]),
+        together,
+    ):
+        transfer.cancel()
+        error = transfer.exception(10)
+        assert isinstance(error, tent.TransferCanceledError) and error.peer == stuck.process.address
+
+
 def test_cancel_ends_it_and_nothing_lands_later(stuck: Stuck) -> None:
     transfer = stuck.write()
     assert transfer.cancel() is True
