@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ._gotent import Library
     from ._settings import Given
 
-Target = str | bytes | os.PathLike[str]
+Target = str | bytes | bytearray | memoryview | os.PathLike[str]
 
 OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at once
 
@@ -301,9 +301,8 @@ class Engine(Moves, Admission):
             with files.opening(self, [files.File(path, options)], timeout) as (file,):
                 return Segment(self, file["segment"], file)
         options.refuse(target)
-        if isinstance(target, (bytes, bytearray)):
-            blob = buffers.describe(bytes(target))
-            return Segment(self, self._call(self._library.pybind_OpenBlob, blob.address, blob.size))
+        if isinstance(target, (bytes, bytearray, memoryview)):
+            return Segment(self, self._opened_blob(target))
         if not isinstance(target, str):
             raise InvalidArgumentError(f"target is {shown(target)}: an address or a blob of export() is needed")
         return self._opened(text_of(target, "target"), identity, False, wait, timeout)

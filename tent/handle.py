@@ -146,6 +146,11 @@ class Handle:
         """Both: one that may take seconds, and answers in JSON."""
         return json.loads(self._call_long(function, *arguments, **none))
 
+    def _opened_blob(self, blob: bytes | bytearray | memoryview) -> int:
+        """Opens a blob of export(), without a word to the peer, and returns the segment."""
+        packed = array("B", bytes(blob))
+        return self._call(self._library.pybind_OpenBlob, *packed.buffer_info())
+
     def _register(self, into: list[int], *memory: Any) -> None:
         """Registers memory and appends the region's id to `into`, in one step for the interpreter: no signal handler
         raises between the registration and its record."""

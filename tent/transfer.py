@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import ref
 
 from . import _aio, _native, _text
+from ._text import shown
 from .callback import Callback
 from .enums import TransferStatusEnum
 from .errors import InvalidArgumentError, TentError, TransferError, transfer_error, translate
@@ -165,6 +166,8 @@ class Transfer:
     def add_done_callback(self, function: Callable[[Transfer], object], *, context: Context | None = None) -> None:
         """Calls function(self) on tent's Python thread after the end, also if it has come already. Callbacks of asyncio
         itself (asyncio.wait) run in the loop that added them."""
+        if not callable(function):
+            raise InvalidArgumentError(f"function is {shown(function)}: it must be callable")
         watcher = Callback(self, function, context)
         if self._outcome is None:
             self._engine._hub.watch(self._batch, watcher)

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import _native, buffers, files, moving, packing
+from . import _native, files, moving, packing
 from ._text import shown
 from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
@@ -111,8 +111,7 @@ class TransferEngine:
         """Opens a blob of export_local_segment() without contacting the peer."""
         if not isinstance(shared_handle, (bytes, bytearray, memoryview)):
             raise InvalidArgumentError(f"shared_handle is {shown(shared_handle)}: a blob of export() is needed")
-        found = buffers.describe(bytes(shared_handle))
-        return self.engine._call(self.engine._library.pybind_OpenBlob, found.address, found.size)
+        return self.engine._opened_blob(shared_handle)
 
     def open_segment(
         self,

@@ -215,7 +215,7 @@ def test_a_blob_connects_ahead(engines: Engines, keep: Any) -> None:
 def test_a_peer_that_no_transport_reaches_is_told_at_once(engines: Engines) -> None:
     off = {"transports/tcp/enable": False, "transports/shm/enable": False}
     near, far = engines(config=NO_DEVICES | off), engines()
-    with near.open(far.export()) as peer:
+    with near.open(memoryview(far.export())) as peer:
         with pytest.raises(tent.PeerUnreachableError, match=r"can carry bytes.*transports/tcp/enable is false"):
             peer.connect(timeout=60)  # rails for orders between engines are none
 

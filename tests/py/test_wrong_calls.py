@@ -28,6 +28,9 @@ CALLS: dict[str, Callable[[Pair], object]] = {
     "hint 1.0 names no transport": lambda p: p.near.write(p.local, p.remote, hint=1.0),  # type: ignore[arg-type]
     "permission is True": lambda p: p.near.allocate(64, permission=True),  # type: ignore[arg-type]
     "permission is False": lambda p: p.local.share(p.local[0:64], permission=False),  # type: ignore[arg-type]
+    "segment: these 0 bytes are not an exported description": lambda p: p.near.open(b""),
+    "segment: these 4 bytes are not an exported description": lambda p: p.near.open(memoryview(b"junk")),
+    "function is 7": lambda p: p.near.write(p.local, p.local).add_done_callback(7),  # type: ignore[arg-type]
     "transfers is 7": lambda p: tent.wait(7),  # type: ignore[arg-type]
     "max is 'x'": lambda p: p.near.notifications.drain("x"),  # type: ignore[arg-type]
     "max is -1": lambda p: p.near.events().drain(-1),
