@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 )
@@ -38,7 +40,7 @@ func (e *Engine) lateNotes(now clock.Time) {
 	for len(l.waiting) > 0 && l.waiting[0].limit <= now {
 		t := l.waiting[0]
 		l.waiting.remove(t)
-		if b, err := e.lookup(t.batch); err == nil && b.note == t && b.expects() {
+		if b, err := e.lookup(t.batch); err == nil && b.note == t && b.expects() && !e.awaitAnswer(t, now) {
 			_, why := e.notifier.forgo(t)
 			b.failure = t.untaken(notTaken(t.peer, why))
 			e.mirror(b.id, now)
@@ -59,8 +61,27 @@ func notTaken(p *peer, why *errs.Error) *errs.Error {
 		WithHint("the peer may not read its notifications: its notification_queue is full then")
 }
 
-// cancelNote asks that a batch ends without its notification, and reports whether it waits for one. One that is under
-// way cannot be had back, so the peer has the fence bound to say whether it has taken it. The caller holds e.mu.
+// awaitAnswer gives the peer the fence bound, once, to say whether it has taken a notification: one that is under way
+// cannot be had back. It returns false where there is nothing to wait for. The caller holds e.mu.
+func (e *Engine) awaitAnswer(t *note, now clock.Time) bool {
+	if t.closing || !e.notifier.await(t, now.Add(e.answerBound(t.peer))) {
+		return false
+	}
+	t.closing = true
+	e.limitNote(t)
+	return true
+}
+
+// answerBound is how long a peer has to answer a notification that is under way when its time is over.
+func (e *Engine) answerBound(p *peer) time.Duration {
+	if p.isHere() || p.sameHost() {
+		return e.config.Engine.FenceTimeoutHost
+	}
+	return e.config.Engine.FenceTimeoutNetwork
+}
+
+// cancelNote asks that a batch ends without its notification, and reports whether it waits for one. The caller holds
+// e.mu.
 func (e *Engine) cancelNote(b *batch) bool {
 	if b.note != nil && !b.note.queued {
 		b.note.canceled = true // also where its tasks complete, because the cancel came too late for them
@@ -69,13 +90,11 @@ func (e *Engine) cancelNote(b *batch) bool {
 		return false
 	}
 	t, now := b.note, clock.Now()
-	bound := e.config.Engine.FenceTimeoutNetwork
-	if t.peer.isHere() || t.peer.sameHost() {
-		bound = e.config.Engine.FenceTimeoutHost
+	if t.closing {
+		return true
 	}
-	if e.notifier.hurry(t, now.Add(bound)) {
+	if e.awaitAnswer(t, now) {
 		t.canceled = true
-		e.limitNote(t)
 		return true
 	}
 	_, _ = e.notifier.forgo(t) // it was not sent

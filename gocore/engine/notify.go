@@ -33,10 +33,12 @@ type note struct {
 	message  []byte
 	trace    string
 	deadline clock.Time
-	limit    clock.Time // where its batch ends without it: the deadline, or the stall limit
+	limit    clock.Time // where its batch ends without it: the deadline, or the stall limit, and behind them the answer's
+	until    clock.Time // no try begins after it: the deadline, or the stall limit
 	queued   bool       // all bytes of the batch are there: it may be sent
 	taken    bool       // the peer has it
 	canceled bool       // its batch was cancelled before it was sent, or when it was under way
+	closing  bool       // its batch waits for the answer alone
 	place    int        // in noteLimits, -1 outside
 	number   uint64
 
@@ -149,6 +151,7 @@ func (n *notifier) queue(t *note) {
 	}
 	o.forgotten = false // a peer that was opened again goes on with the record of its older notes
 	t.limit = min(t.deadline, stall)
+	t.until = t.limit
 	n.number++
 	t.number = n.number
 	o.waiting = append(o.waiting, t)
@@ -160,16 +163,22 @@ func (n *notifier) putOff(list []*note, late clock.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, t := range list {
-		t.limit = min(t.limit+late, t.deadline)
+		if t.closing {
+			t.limit += late
+		} else {
+			t.limit = min(t.limit+late, t.deadline)
+			t.until = t.limit
+		}
 	}
 }
 
-// hurry gives a note that is under way less time. It returns false for one that is not: it can be had back.
-func (n *notifier) hurry(t *note, limit clock.Time) bool {
+// await gives a note that is under way until limit for its answer. It returns false for one that is not: it can be had
+// back.
+func (n *notifier) await(t *note, limit clock.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if t.sent {
-		t.limit = min(t.limit, limit)
+		t.limit, t.until = limit, min(t.until, limit)
 	}
 	return t.sent
 }
@@ -296,7 +305,7 @@ func (n *notifier) insist(o *outgoing) {
 			n.finish(o, notTaken(o.peer, why))
 			return
 		}
-		ctx, cancel := context.WithTimeout(n.ctx, min(noteCall, left))
+		ctx, cancel := context.WithTimeout(n.ctx, min(noteCall, left+n.engine.answerBound(o.peer)))
 		var err error
 		if o.peer.identity.Self {
 			err = n.engine.notes.take(n.engine.Self(), o.message)
@@ -315,15 +324,15 @@ func (n *notifier) insist(o *outgoing) {
 	}
 }
 
-// timeLeft is the time that a message under way has: until the last limit of its notes for which batches wait. why is
-// the error of its last try.
+// timeLeft is the time in which tries of a message may begin: until the last limit of its notes for which batches wait.
+// why is the error of its last try.
 func (n *notifier) timeLeft(o *outgoing) (left time.Duration, why *errs.Error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	last := clock.Time(0)
 	for _, w := range o.flying {
 		if !w.forgone {
-			last = max(last, w.limit)
+			last = max(last, w.until)
 		}
 	}
 	return last.Sub(clock.Now()), o.why

@@ -78,6 +78,27 @@ func TestACanceledBatchWaitsForTheAnswerToItsNotification(t *testing.T) {
 	require.Zero(t, n, "it has ended")
 }
 
+// The same is true of a deadline: nothing is sent behind it, and a notification of before has the fence bound for its
+// answer.
+func TestABatchPastItsDeadlineWaitsForTheAnswerToItsNotification(t *testing.T) {
+	for _, cause := range []*errs.Error{nil, errs.New(errs.Lost, "hand", "the rail has broken")} {
+		w := newWorkshop(t, "hand")
+		w.config.Engine.FenceTimeoutHost = time.Minute
+		id, done := w.sendNote(clock.Now().Add(time.Millisecond))
+		require.Equal(t, dispatch.Pending, w.Wait(id, 20*time.Millisecond))
+		n, err := w.Cancel(id, -1)
+		require.NoError(t, err)
+		require.Equal(t, 1, n, "it has not ended, and a cancel gives it no more time")
+		done(cause)
+		if cause == nil {
+			require.Equal(t, dispatch.Completed, w.Wait(id, 10*time.Second))
+		} else {
+			w.requireEnd(id, dispatch.TimedOut, errs.Timeout)
+		}
+		require.Empty(t, w.tails.notes.waiting)
+	}
+}
+
 // The cancel comes too late for the bytes, and not for the notification: nobody is told.
 func TestACanceledBatchSendsNoNotificationWhenItsBytesArriveNevertheless(t *testing.T) {
 	w := newWorkshop(t, "hand")
