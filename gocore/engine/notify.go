@@ -33,8 +33,8 @@ type note struct {
 	message  []byte
 	trace    string
 	deadline clock.Time
-	limit    clock.Time // where its batch ends without it: the deadline, or the stall limit, and behind them the answer's
 	until    clock.Time // no try begins after it: the deadline, or the stall limit
+	limit    clock.Time // where its batch ends without it: the same, and later where the batch is closing
 	queued   bool       // all bytes of the batch are there: it may be sent
 	taken    bool       // the peer has it
 	canceled bool       // its batch was cancelled before it was sent, or when it was under way
@@ -122,13 +122,14 @@ type notifier struct {
 	number uint64 // of the last note to any peer: it only grows, so a receiver never takes a new note for a repetition
 }
 
-// outgoing holds the notes for one engine. flying is the message under way, unchanged until it is taken or given up.
+// outgoing holds the notes for one engine. flying is the message under way; between its tries it loses the notes for
+// which no batch waits any more.
 type outgoing struct {
 	peer      *peer // of the notes in flying, or of the latest ones
 	waiting   []*note
 	stale     int // of those that wait: their batches have ended
 	flying    []*note
-	message   []byte
+	message   []byte // of the notes in flying
 	tries     int
 	why       *errs.Error // of the last try that has failed
 	forgotten bool        // the peer has no handles: the record goes with its last note
@@ -204,7 +205,7 @@ func (n *notifier) forgo(t *note) (sent bool, why *errs.Error) {
 
 // sweep drops notes that nobody waits for. The caller holds mu.
 func (o *outgoing) sweep() {
-	o.waiting = slices.DeleteFunc(o.waiting, func(w *note) bool { return w.forgone })
+	o.waiting = slices.DeleteFunc(o.waiting, forgone)
 	o.stale = 0
 }
 
@@ -324,19 +325,23 @@ func (n *notifier) insist(o *outgoing) {
 	}
 }
 
-// timeLeft is the time in which tries of a message may begin: until the last limit of its notes for which batches wait.
-// why is the error of its last try.
+// timeLeft is the time in which tries of a message may begin: until the last limit of its notes. Those for which no
+// batch waits any more leave it: a full queue that has room again would take them. why is the error of the last try.
 func (n *notifier) timeLeft(o *outgoing) (left time.Duration, why *errs.Error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if slices.ContainsFunc(o.flying, forgone) {
+		o.flying = slices.DeleteFunc(o.flying, forgone)
+		o.message = encodeNotes(o.message[:0], o.flying)
+	}
 	last := clock.Time(0)
 	for _, w := range o.flying {
-		if !w.forgone {
-			last = max(last, w.until)
-		}
+		last = max(last, w.until)
 	}
 	return last.Sub(clock.Now()), o.why
 }
+
+func forgone(t *note) bool { return t.forgone }
 
 // failed notes why a try has failed, for the notes with a limit before the next one.
 func (n *notifier) failed(o *outgoing, why *errs.Error) {

@@ -61,7 +61,8 @@ type (
 
 	// Notifier carries small messages to a peer, each acknowledged by the peer's Sink.Notified. A message that Notify
 	// takes has one call of done, from any goroutine, also before Notify returns: nil when the peer has taken it. One
-	// that Notify refuses, by false, has none, also where the rail breaks meanwhile. A message that was refused or
+	// that Notify refuses, by false, has none, also where the rail breaks meanwhile. One for which the peer has no room
+	// fails as TooManyRequests: the caller knows whether somebody still waits for it. A message that was refused or
 	// failed may be sent again by another way; messages carry their own sequence, so a duplicate does no harm.
 	Notifier interface {
 		Notify(link Link, message []byte, done func(*errs.Error)) bool

@@ -228,6 +228,35 @@ def test_a_transfer_that_did_not_complete_is_told_of_by_none(
     offered.close()
 
 
+@pytest.mark.parametrize("end", ["a cancel", "a deadline"])
+def test_a_full_queue_that_has_room_again_takes_those_that_somebody_waits_for(
+    end: str, engines: Callable[..., tent.Engine]
+) -> None:
+    """Three notifications fly in one message, which the queue refuses until the transfers of two of them have ended."""
+    near, far = engines(), engines(notification_queue=1)
+    local, offered = near.allocate(4096), far.allocate(4096, name="kv")
+    with near.open(far.address) as peer:
+        near.notify(peer, "fills").result(10)
+        ahead, *short, behind = (
+            near.write(local, peer["kv"], notify=(name, ""), timeout=0.5 if end == "a deadline" and given else 20)
+            for name, given in (("ahead", False), ("a", True), ("b", True), ("behind", False))
+        )
+        heard = [far.notifications.get(10)]
+        ahead.result(10)  # the others fly behind it
+        for transfer in short:
+            if end == "a cancel":
+                transfer.cancel()
+            error = transfer.exception(10)
+            assert isinstance(error, (tent.TransferCanceledError, tent.TransferTimeoutError))
+        heard += [far.notifications.get(10), far.notifications.get(10)]
+        behind.result(10)
+        near.notify(peer, "last").result(10)
+        heard += far.notifications.drain()
+    assert [note.name for note in heard] == ["fills", "ahead", "behind", "last"]
+    local.close()
+    offered.close()
+
+
 def test_a_batch_that_waits_for_its_notification_alone_is_cancelled_as_a_whole(
     engines: Callable[..., tent.Engine],
 ) -> None:

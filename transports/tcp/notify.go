@@ -9,20 +9,15 @@ import (
 )
 
 const (
-	notesMax      = 256              // of one link
-	noteLimit     = 30 * time.Second // then a peer with a queue that stays full is given up
-	notePauseMin  = time.Millisecond
-	notePauseMost = 100 * time.Millisecond
+	notesMax  = 256              // of one link
+	noteLimit = 30 * time.Second // then a peer that does not answer is given up
 )
 
 // note is a message on its way. Guarded by link.mu.
 type note struct {
-	message []byte
-	done    func(*errs.Error)
-	lane    *initiatorLane
-	due     clock.Time // of sending it again, Never while the peer has it
-	tries   int
-	limit   clock.Time
+	done  func(*errs.Error)
+	lane  *initiatorLane
+	limit clock.Time
 }
 
 // Notify sends a small message. It reports false, and done is not called, when the message is too large, no rail is up
@@ -43,9 +38,7 @@ func (t *Transport) Notify(n transport.Link, message []byte, done func(*errs.Err
 	}
 	l.nextNum++
 	number := l.nextNum
-	now := clock.Now()
-	l.notes[number] = &note{message: append([]byte(nil), message...), done: done, lane: lane, due: clock.Never,
-		limit: now.Add(noteLimit)}
+	l.notes[number] = &note{done: done, lane: lane, limit: clock.Now().Add(noteLimit)}
 	l.mu.Unlock()
 	if !lane.postMessage(number, message) {
 		return l.answered(number)
@@ -102,64 +95,45 @@ func (l *initiatorLane) answeredOne() {
 	l.waits--
 }
 
-// notified takes the peer's answer: it has the message, or its queue is full and the message goes again in a while.
+// notified takes the peer's answer: it has the message, or its queue is full. Only the core knows for how long somebody
+// waits for each of the notifications in it, and sends it again.
 func (l *link) notified(number uint64, taken bool) {
 	l.mu.Lock()
 	n := l.notes[number]
-	switch {
-	case n == nil || n.due != clock.Never:
-		l.mu.Unlock()
-		return
-	case taken:
-		delete(l.notes, number)
-	default:
-		n.due = clock.Now().Add(min(notePauseMin<<min(n.tries, 10), notePauseMost))
-		n.tries++
-	}
+	delete(l.notes, number)
 	l.mu.Unlock()
+	if n == nil {
+		return
+	}
 	n.lane.answeredOne()
 	if taken {
 		n.done(nil)
-	} else {
-		l.kick()
+		return
 	}
+	n.done(errs.New(errs.TooManyRequests, "tcp.notify", "the peer's notification queue is full").
+		WithScope(errs.ScopeSlice, errs.SideRemote))
 }
 
-// answerNotes sends messages again that a full queue refused, and ends those that nobody answers. It returns when it is
-// due again.
+// answerNotes ends the messages and probes that nobody answers. It returns when it is due again.
 func (l *link) answerNotes(now clock.Time) clock.Time {
 	due := clock.Never
 	var failed []func()
-	var again []*initiatorLane
 	l.mu.Lock()
 	for number, n := range l.notes {
 		switch {
-		case n.lane.isDown() && n.due == clock.Never:
+		case n.lane.isDown():
 			delete(l.notes, number)
 			failed = append(failed, func() { n.done(l.lost("tcp.notify")) })
-			continue
 		case now >= n.limit:
 			delete(l.notes, number)
-			if n.due == clock.Never {
-				n.lane.answeredOne()
-			}
+			n.lane.answeredOne() // a late answer finds no note
 			failed = append(failed, func() {
-				n.done(errs.New(errs.Timeout, "tcp.notify", "peer's notification queue stays full").
+				n.done(errs.New(errs.Timeout, "tcp.notify", "the peer has not answered").
 					WithScope(errs.ScopeSlice, errs.SideRemote))
 			})
-			continue
-		case now >= n.due:
-			if n.lane.isDown() {
-				n.due = clock.Never
-				due = now // ends in the next round
-			} else if n.lane.postMessage(number, n.message) {
-				n.due = clock.Never
-				again = append(again, n.lane)
-			} else {
-				n.due = now.Add(notePauseMost)
-			}
+		default:
+			due = min(due, n.limit)
 		}
-		due = min(due, n.due, n.limit)
 	}
 	for cookie, p := range l.pings {
 		if now >= p.expire || p.lane.isDown() {
@@ -171,9 +145,6 @@ func (l *link) answerNotes(now clock.Time) clock.Time {
 		due = min(due, p.expire)
 	}
 	l.mu.Unlock()
-	for _, lane := range again {
-		lane.pump(submitBudget)
-	}
 	for _, f := range failed {
 		f()
 	}
