@@ -39,6 +39,7 @@ OTHERS = {
     "closing.py: hurry = threading.Event()": "nobody waits for it",
     "compat/nixl/listener.py: self._room = threading.BoundedSemaphore(_AT_ONCE)": "of the listener's own threads",
     "compat/nixl/listener.py: self._closed = threading.Event()": "of the listener's own threads",
+    "command/bench.py: stop = threading.Event()": "of one run, and never waited for",
     "command/pair.py: self._busy = threading.Lock()": "`tent serve` does not fork",
     "integrations/sglang_stand.py: _swapping = threading.Lock()": "held while others' modules are imported",
     "integrations/vllm_stand.py: _swapping = threading.Lock()": "held while others' modules are imported",

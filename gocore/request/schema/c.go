@@ -185,7 +185,7 @@ func renderRequestCC(p *page) {
 func renderCgo() ([]byte, error) {
 	p := &page{}
 	p.line("// %s\n\npackage main\n", origin)
-	p.line("/*\n#include \"tent/transfer_engine.h\"\n*/\nimport \"C\"\n")
+	p.line("/*\n#include \"include/tent/transfer_engine.h\"\n*/\nimport \"C\"\n")
 	p.line("import (\n\"cmp\"\n\n%q\n)\n", modulePath+"gocore/request")
 	p.line("// record packs a request of C; own are its own terms, all those of the whole call.")
 	p.line("func record(r *C.tent_request_t, own *C.tent_request_terms_t, all *C.tent_submit_options_t)" +
