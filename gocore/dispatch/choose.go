@@ -38,8 +38,11 @@ func (l *link) untried(p *piece) bool {
 }
 
 // better reports whether a piece should wait for a rail that has not had it in this round, instead of trying one again:
-// as long as that takes at most twice as long.
+// as long as that takes at most twice as long, and in the last round always.
 func (l *link) better(p *piece, r *railState, now clock.Time) bool {
+	if p.lastRound {
+		return l.untried(p)
+	}
 	limit := 2 * r.meter.Finish(r.bytes+p.length, r.slices == 0, now)
 	for _, other := range l.rails {
 		if other != nil && other.rank == l.rank && l.rank < rankPaused && !other.full && !p.wasOn(other) &&

@@ -302,7 +302,7 @@ func (c *Core) cut(l *link, r *railState, next offer, now clock.Time) {
 // split cuts a piece that is longer than the rail takes; the rest stays behind it in the queue.
 func (c *Core) split(p *piece, limit uint64) {
 	rest := c.newPiece(p.task, p.offset+limit, p.length-limit)
-	rest.sent, rest.tries, rest.spared, rest.tried = p.sent, p.tries, p.spared, p.tried
+	rest.sent, rest.tries, rest.spared, rest.tried, rest.lastRound = p.sent, p.tries, p.spared, p.tried, p.lastRound
 	p.length = limit
 	p.unpair() // the replaced slice has the bytes of two pieces now; only the pieces count
 	rest.become(pieceQueued)

@@ -58,6 +58,7 @@ func (c *Core) retryPiece(p *piece, r *railState, err *errs.Error, now clock.Tim
 	if err.Scope == errs.ScopeRail {
 		again := p.wasOn(r) // others were busy for long
 		p.tried |= r.bit()
+		p.lastRound = int(p.tries) >= c.options.Retries
 		if !again && r.link.untried(p) {
 			counters.Reroutes++
 			c.queuePiece(p, true, now)

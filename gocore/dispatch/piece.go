@@ -77,6 +77,7 @@ type piece struct {
 	hop         uint8
 	state       pieceState
 	staged      bool // holds slots
+	lastRound   bool // when it failed last; then each rail has its chance, however slow it is
 }
 
 // way is the hop that the piece takes next.
