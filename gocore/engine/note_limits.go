@@ -67,7 +67,6 @@ func (e *Engine) awaitAnswer(t *note, now clock.Time) bool {
 	if t.closing || !e.notifier.await(t, now.Add(e.answerBound(t.peer))) {
 		return false
 	}
-	t.closing = true
 	e.limitNote(t)
 	return true
 }

@@ -132,6 +132,7 @@ type outgoing struct {
 	message   []byte // of the notes in flying
 	tries     int
 	why       *errs.Error // of the last try that has failed
+	refused   bool        // by the peer, which had no room; and the next try has not begun
 	forgotten bool        // the peer has no handles: the record goes with its last note
 }
 
@@ -173,15 +174,16 @@ func (n *notifier) putOff(list []*note, late clock.Time) {
 	}
 }
 
-// await gives a note that is under way until limit for its answer. It returns false for one that is not: it can be had
-// back.
+// await gives a note that is under way until limit for its answer. It returns false for one that is not, or that was
+// refused: it can be had back. The caller holds the engine's mutex.
 func (n *notifier) await(t *note, limit clock.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if t.sent {
-		t.limit, t.until = limit, min(t.until, limit)
+	if o := n.peers[t.peer.id()]; !t.sent || o != nil && o.refused {
+		return false
 	}
-	return t.sent
+	t.closing, t.limit, t.until = true, limit, min(t.until, limit)
+	return true
 }
 
 // forgo takes a note back for which its batch waits no longer. sent is true if it is under way, perhaps to its peer,
@@ -243,7 +245,7 @@ func (n *notifier) next() *outgoing {
 		o.flying = append(o.flying, o.waiting[:k]...)
 		o.waiting = append(o.waiting[:0], o.waiting[k:]...)
 		o.message = encodeNotes(o.message[:0], o.flying)
-		o.tries, o.why = 0, nil
+		o.tries, o.why, o.refused = 0, nil, false
 		return o
 	}
 	return nil
@@ -334,6 +336,7 @@ func (n *notifier) timeLeft(o *outgoing) (left time.Duration, why *errs.Error) {
 		o.flying = slices.DeleteFunc(o.flying, forgone)
 		o.message = encodeNotes(o.message[:0], o.flying)
 	}
+	o.refused = false
 	last := clock.Time(0)
 	for _, w := range o.flying {
 		last = max(last, w.until)
@@ -343,11 +346,22 @@ func (n *notifier) timeLeft(o *outgoing) (left time.Duration, why *errs.Error) {
 
 func forgone(t *note) bool { return t.forgone }
 
-// failed notes why a try has failed, for the notes with a limit before the next one.
+// failed notes why a try has failed, for the notes with a limit before the next one. A peer that has refused them has
+// answered: nothing is under way until the next try, and batches that wait for the answer alone have it.
 func (n *notifier) failed(o *outgoing, why *errs.Error) {
+	var answered []*note
 	n.mu.Lock()
-	o.why = why
+	o.why, o.refused = why, why.Code == errs.TooManyRequests
+	for _, w := range o.flying {
+		if o.refused && w.closing && !w.forgone {
+			w.forgone = true
+			answered = append(answered, w)
+		}
+	}
 	n.mu.Unlock()
+	if len(answered) > 0 {
+		n.answer(answered, notTaken(o.peer, why))
+	}
 }
 
 // done takes the transport's answer. A message that failed is tried again over the control plane.

@@ -84,8 +84,10 @@ func TestABatchPastItsDeadlineWaitsForTheAnswerToItsNotification(t *testing.T) {
 	for _, cause := range []*errs.Error{nil, errs.New(errs.Lost, "hand", "the rail has broken")} {
 		w := newWorkshop(t, "hand")
 		w.config.Engine.FenceTimeoutHost = time.Minute
-		id, done := w.sendNote(clock.Now().Add(time.Millisecond))
-		require.Equal(t, dispatch.Pending, w.Wait(id, 20*time.Millisecond))
+		id, done := w.sendNote(clock.Now().Add(200 * time.Millisecond))
+		for !w.isClosing(id) {
+			require.Equal(t, dispatch.Pending, w.Wait(id, 10*time.Millisecond))
+		}
 		n, err := w.Cancel(id, -1)
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "it has not ended, and a cancel gives it no more time")
@@ -96,6 +98,36 @@ func TestABatchPastItsDeadlineWaitsForTheAnswerToItsNotification(t *testing.T) {
 			w.requireEnd(id, dispatch.TimedOut, errs.Timeout)
 		}
 		require.Empty(t, w.tails.notes.waiting)
+	}
+}
+
+// isClosing reports whether a batch waits for the answer to its notification alone.
+func (w *workshop) isClosing(id dispatch.BatchID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b, err := w.lookup(id)
+	return err == nil && b.note.closing
+}
+
+// A peer without room has answered: its batch ends, whether it was past its time before or is cancelled behind that.
+func TestABatchDoesNotWaitForAPeerThatHasRefusedItsNotification(t *testing.T) {
+	full := errs.New(errs.TooManyRequests, "hand", "the queue is full")
+	for _, before := range []bool{true, false} {
+		w := newWorkshop(t, "hand")
+		w.config.Engine.FenceTimeoutHost = time.Minute
+		w.notes.limit = 0
+		id, done := w.sendNote(0)
+		if before {
+			_, err := w.Cancel(id, -1)
+			require.NoError(t, err)
+			require.Equal(t, dispatch.Pending, w.Wait(id, 0))
+			done(full)
+		} else {
+			done(full)
+			_, err := w.Cancel(id, -1)
+			require.NoError(t, err)
+		}
+		w.requireEnd(id, dispatch.Canceled, errs.Canceled)
 	}
 }
 

@@ -122,7 +122,8 @@ func goesBy(name, branch string) bool {
 func TestZeroIsADefaultOrAValueAndNeverBoth(t *testing.T) {
 	for name, settings := range ranged(t) {
 		for _, s := range settings {
-			if strings.Contains(s.Key, "/rail_") || strings.Contains(s.Key, "/priority_") {
+			if strings.Contains(s.Key, "/rail_") || strings.Contains(s.Key, "/health_") ||
+				strings.Contains(s.Key, "/priority_") {
 				continue // the core's, which reads them from the tree alone
 			}
 			takesZero := s.Takes.Min <= 0 && s.Takes.Max >= 0 && !isPointer(name, s.Key)
