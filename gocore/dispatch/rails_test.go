@@ -334,31 +334,6 @@ func TestARoundGivesEveryRailItsChanceBeforeThePause(t *testing.T) {
 	require.EqualValues(t, 12, s.Attempts)
 }
 
-// A fast rail that refuses at once has room for each try. Before that ends a task, a slow rail of the same health has had
-// its chance, too.
-func TestASlowRailIsTriedBeforeATaskFails(t *testing.T) {
-	for _, rounds := range []int{1, 8} {
-		r := newRig(t, Options{Retries: rounds, RetryAfter: ms, SuspectAfter: time.Second,
-			Rail: rail.Settings{Threshold: 100, Step: 1001}})
-		id := r.link(1, 0, 1, 1<<20)
-		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 1, 1), Local: "a", Remote: "c", BytesMax: 1 << 20,
-			Bandwidth: 1e7}, r.now)
-		b := r.submit(to(r.core, id), High, 64*kib, clock.Never)
-		for tries := 0; r.status(b).State == Pending; r.wait(ms) {
-			for len(r.out) > 0 {
-				if r.out[0].Rail.Index == 1 {
-					r.finish(0, nil)
-					continue
-				}
-				tries++
-				require.Less(t, tries, 20)
-				r.finish(0, broken(errs.ScopeRail))
-			}
-		}
-		require.Equal(t, Completed, r.status(b).State, "%d rounds", rounds)
-	}
-}
-
 func TestATimeOutOfAnAttemptTakesPartInFailover(t *testing.T) {
 	r := newRig(t, Options{Failovers: 3})
 	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)), High, kib, clock.Never)
