@@ -11,6 +11,7 @@ import pytest
 np = pytest.importorskip("numpy")
 
 from nixl_agents import BLOCK, Agents, address, ended  # noqa: E402
+from test_files import descriptors_of  # noqa: E402
 
 from tent.compat import nixl  # noqa: E402
 from tent.compat.nixl import nixlBind  # noqa: E402
@@ -87,7 +88,7 @@ def test_pages_go_to_files_that_are_named_by_their_paths(
     keys = [f"key{i}" for i in range(PAGES)]
     assert storage.have(keys) == [False] * PAGES
     assert storage.move("WRITE", keys, 0)
-    files = len(os.listdir("/proc/self/fd"))
+    files = descriptors_of(tmp_path)
     assert storage.have([*keys, "none"]) == [True] * PAGES + [False]
     wanted = bytes(memory.expected)
     for i, key in enumerate(keys):
@@ -98,7 +99,7 @@ def test_pages_go_to_files_that_are_named_by_their_paths(
     for i in range(PAGES):
         memory.expect((PAGES + i) * BLOCK, wanted[(PAGES - 1 - i) * BLOCK : (PAGES - i) * BLOCK])
     memory.check()
-    assert len(os.listdir("/proc/self/fd")) == files, "descriptors stay behind"
+    assert descriptors_of(tmp_path) == files, "descriptors stay behind"
     storage.agent.deregister_memory(storage.pool)
 
 
