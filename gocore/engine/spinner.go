@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +27,7 @@ type spinner struct {
 	waits    atomic.Uint32
 	company  spin.Company  // the threads that want this processor
 	vain     atomic.Uint32 // looks of Progress that found nothing
-	passed   atomic.Int64  // clock.Time at which a waiter last passed Go's scheduler
+	passes   spin.Passes   // of waiters
 }
 
 // limit returns the time that a wait may spin; short is one for a batch that should end soon.
@@ -56,17 +55,10 @@ func (s *spinner) lookedInVain() {
 	}
 }
 
-// passEvery is the time after which a thread that waits passes Go's scheduler. Go's monitor preempts a thread that has
-// not done so for twice as long (forcePreemptNS).
-const passEvery = 5 * time.Millisecond
-
-// passScheduler makes the calling goroutine pass Go's scheduler now and then, where the process has one processor. One
-// that makes nothing but system calls never does. The runtime's monitor then takes its P away in the next call, and
-// keeps looking every 20 µs. With a second processor nobody pays for these looks, and yielding costs a caller from
-// Python 70 µs.
+// passScheduler makes the calling goroutine pass Go's scheduler now and then, where the process has one processor. With
+// a second one nobody waits for the monitor's looks, and yielding costs a caller from Python 70 µs.
 func (s *spinner) passScheduler(now clock.Time) {
-	if last := s.passed.Load(); s.cores < 2 && now.Sub(clock.Time(last)) >= passEvery &&
-		s.passed.CompareAndSwap(last, int64(now)) {
-		runtime.Gosched()
+	if s.cores < 2 {
+		s.passes.Pass(now)
 	}
 }

@@ -9,6 +9,7 @@
 package spin
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -68,6 +69,25 @@ func (c *Company) Note(away time.Duration) bool {
 	}
 	c.sleeps.Store(sleepFirst << losses)
 	return false
+}
+
+// PassEvery is the time after which a thread passes Go's scheduler. Go's monitor preempts a thread that has not done it
+// for twice as long (forcePreemptNS).
+const PassEvery = 5 * time.Millisecond
+
+// Passes is the memory of when a goroutine, or several, passed Go's scheduler. Any goroutine may use it.
+type Passes struct{ last atomic.Int64 }
+
+// Pass makes the calling goroutine pass Go's scheduler if the last time was PassEvery ago, and reports whether it did.
+// One that makes nothing but system calls never passes it. The runtime's monitor (sysmon) then takes its P away in the
+// next call, every 10 ms, and looks every 20 µs for a while afterwards. Each look interrupts a thread that works.
+func (p *Passes) Pass(now clock.Time) bool {
+	last := p.last.Load()
+	if now.Sub(clock.Time(last)) < PassEvery || !p.last.CompareAndSwap(last, int64(now)) {
+		return false
+	}
+	runtime.Gosched()
+	return true
 }
 
 // Looks are those of one wait.

@@ -1,6 +1,8 @@
 package spin
 
 import (
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,4 +97,20 @@ func TestWaitsSleepAtOnceBesideThreadsThatCompute(t *testing.T) {
 		s.Offer()
 	}
 	require.Equal(t, sleepFirst<<lossesMost, slept(), "it tries again at last")
+}
+
+// TestAGoroutinePassesTheSchedulerNowAndThen: one that is ready runs then. Go's scheduler prefers the goroutine that
+// passes once in 61 times, so not twice in a row.
+func TestAGoroutinePassesTheSchedulerNowAndThen(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var p Passes
+	var ran atomic.Bool
+	done := make(chan struct{})
+	go func() { ran.Store(true); close(done) }()
+	start := clock.Now()
+	require.True(t, p.Pass(start))
+	require.False(t, p.Pass(start.Add(PassEvery-1)), "not yet")
+	require.True(t, p.Pass(start.Add(PassEvery)))
+	require.True(t, ran.Load())
+	<-done
 }

@@ -3,6 +3,7 @@ package tcp
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
@@ -45,6 +46,7 @@ func (t *Transport) work() {
 // round waits for events and serves them. It returns true when the worker is to end, which a panic is no reason for.
 func (t *Transport) round(w *worker, timeout int) (stop bool) {
 	defer t.guard()
+	w.passes.Pass(clock.Now())
 	n, err := unix.EpollWait(t.epfd, w.event[:], timeout)
 	if err == unix.EINTR {
 		return false
@@ -55,6 +57,7 @@ func (t *Transport) round(w *worker, timeout int) (stop bool) {
 	stop, bulk := t.handle(w, w.event[:n])
 	for bulk && !stop {
 		bulk, stop = t.bulkTurn(w, n == 1)
+		w.passes.Pass(clock.Now())
 	}
 	return stop
 }

@@ -182,3 +182,11 @@ func TestALaneThatJoinsItsGroupLosesNoEvents(t *testing.T) {
 		require.Equal(t, header{kind: kindPong, seq: 7}, readHeader(t, c))
 	}
 }
+
+// TestAWorkerPassesTheSchedulerBeforeItWaits: the runtime's monitor leaves it alone then.
+func TestAWorkerPassesTheSchedulerBeforeItWaits(t *testing.T) {
+	tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
+	w, before := tr.newWorker(), clock.Now()
+	tr.round(w, 0)
+	require.False(t, w.passes.Pass(before), "it has passed since")
+}

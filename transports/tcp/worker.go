@@ -24,6 +24,7 @@ type worker struct {
 	low   [2]unix.EpollEvent // of bulkTurn
 
 	company spin.Company
+	passes  spin.Passes // of its goroutine
 
 	dropped []*responderLane // for others that it reads, to be closed when it holds no lock
 
